@@ -106,6 +106,18 @@ struct agent_config {
 	__s64 rewrite_base_ns; /* what to add to PHC time to get the named scale */
 };
 
+/* The leading fields of a value of map "slots", array indexed cpu * slots_per_cpu + hash, read through mmap:
+ * which (queue, clock) the slot and its histogram belong to, and since when its window is open. */
+struct slot_head {
+	__u32 in_use;
+	__u32 clock_key;
+	__u16 queue;
+	__u16 cpu;
+	__u32 generation; /* incremented when the slot changes owner: its histogram then belongs to another pair */
+	__u64 open_mono_ns; /* 0: no window open */
+	__u64 last_mono_ns;
+};
+
 /* Map "models", array of MODELS_MAX, written by the agent through mmap. A reader takes copy[seq & 1],
  * then checks that seq is unchanged; the writer fills copy[(seq + 1) & 1], then increments seq.
  * phc = phc0 + D + ((D * adj) >> shift), D = mono - mono0, signed. */

@@ -1,0 +1,72 @@
+# Every target sets up what it needs. Only git, make and python3 are taken for granted (Debian 12).
+#
+#   make demo [ARGS='--json --seconds 8']   run the agent on a self-made testbed
+#   make test                               install everything and run all tests
+#   make bpf [IF=eth1]                      build the programs and load them through the verifier; attach with IF=
+#   make unload IF=eth1                     detach them again
+#   make bench | make lint | make format | make clean
+
+# BCC's Python package is visible to the system's interpreter only.
+PYTHON  := /usr/bin/python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+CLANG   ?= clang
+STRIP   ?= llvm-strip
+BPF_DIR := build/bpf
+ARCH    := $(shell uname -m | sed 's/x86_64/x86/;s/aarch64/arm64/')
+
+BPF_OBJECTS := $(patsubst bpf/%.bpf.c,$(BPF_DIR)/%.bpf.o,$(wildcard bpf/*.bpf.c))
+BPF_HEADERS := $(wildcard bpf/*.h)
+TESTBED     := build/testbed/trafficgen build/testbed/consumer
+
+.PHONY: all demo test bpf unload bench lint format clean deps
+all: $(VENV)/.installed $(BPF_OBJECTS)
+
+build/.deps: tools/install-deps.sh
+	sh tools/install-deps.sh
+	@mkdir -p build && touch $@
+deps: build/.deps
+
+$(VENV)/.installed: build/.deps pyproject.toml setup.py agent/ffi/build_native.py agent/ffi/native.c agent/ffi/native.h bpf/records.h
+	test -x $(BIN)/python || $(PYTHON) -m venv --system-site-packages $(VENV)
+	$(BIN)/pip install --quiet --editable '.[dev]' --config-settings editable_mode=compat
+	@touch $@
+
+$(BPF_DIR)/%.bpf.o: bpf/%.bpf.c $(BPF_HEADERS) build/.deps
+	@mkdir -p $(@D)
+	$(CLANG) -O2 -g -target bpf -mcpu=v3 -D__TARGET_ARCH_$(ARCH) -I/usr/include/$(shell uname -m)-linux-gnu \
+		-Wall -Werror -c $< -o $@
+	$(STRIP) -g $@
+
+build/testbed/%: tools/testbed/%.c build/.deps
+	@mkdir -p $(@D)
+	$(CC) -O2 -g -Wall -Wextra -Werror -o $@ $< -lpthread -lm
+
+demo: all $(TESTBED)
+	$(BIN)/agent demo $(ARGS)
+
+test: all $(TESTBED)
+	$(BIN)/python -m pytest $(ARGS)
+
+bpf: all
+	$(BIN)/agent bpf verify
+	$(if $(IF),$(BIN)/agent bpf attach -i $(IF))
+
+unload: all
+	$(if $(IF),,$(error name the interface: make unload IF=eth1))
+	$(BIN)/agent bpf detach -i $(IF)
+
+bench: all $(TESTBED)
+	$(BIN)/python -m tools.bench $(ARGS)
+
+lint: all
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/mypy
+	clang-format --dry-run --Werror bpf/*.[ch] agent/ffi/*.[ch] tools/testbed/*.c
+
+format: all
+	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+	clang-format -i bpf/*.[ch] agent/ffi/*.[ch] tools/testbed/*.c
+
+clean:
+	rm -rf build $(VENV) agent/ffi/_native* *.egg-info
