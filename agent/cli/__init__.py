@@ -1,0 +1,76 @@
+"""The command line: one module a subcommand, errors said once, exit codes documented.
+
+Exit codes: 0 done, 1 a fault in this program, 2 usage, 3 host unsupported, 4 conflict with
+another owner, 5 partly done, 130 interrupted before the work began.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from agent import __version__
+from agent.errors import AgentError
+
+# Subcommand -> its line in `agent --help`. Only the module of the chosen one is imported.
+_COMMANDS = {
+    "run": "measure, predict, tune and undo on one or more interfaces (the main job)",
+    "plan": "show what `run` would change and why, changing nothing",
+    "restore": "put back what a killed run left changed",
+    "doctor": "check what this host can and cannot do, each with cause and remedy",
+    "decode": "turn msgpack telemetry into JSON lines or readable text",
+    "demo": "run the agent on a self-made testbed with a known true clock",
+    "bpf": "verify, attach or detach the BPF programs by hand",
+}
+
+_EPILOG = """\
+exit codes: 0 done, 2 usage, 3 host unsupported, 4 conflict with another owner, 5 partly done
+
+examples:
+  sudo agent doctor -i eth1                 what works here, what does not, what to do about it
+  sudo agent run -i eth1 --observe          watch only
+  sudo agent run -i eth1 | agent decode     tune, and read the telemetry as JSON lines
+  sudo agent restore                        after a crash or SIGKILL: every setting back
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return its exit code; every expected failure is told on stderr."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        args = _parser(arguments).parse_args(arguments)
+        code: int = args.run(args)
+        sys.stdout.flush()
+        return code
+    except AgentError as error:
+        print(f"agent: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("agent: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Our own stdout closed under us (`agent doctor | head`): nothing left to say to anybody.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="agent",
+        description="eBPF-backed capture agent: stamps packets in the kernel, tracks the NIC's clock, predicts "
+        "drift and capture delay, tunes IRQs and queues, measures whether it helped and undoes what did not.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"agent {__version__}")
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    chosen = next((word for word in arguments if word in _COMMANDS), None)
+    for name, line in _COMMANDS.items():
+        if name == chosen:
+            importlib.import_module(f"agent.cli.{name}").add_parser(subparsers)
+        else:
+            subparsers.add_parser(name, help=line)
+    return parser

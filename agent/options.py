@@ -1,0 +1,209 @@
+"""What `agent run` and `agent plan` are asked to do: flags, a TOML file, defaults, in that order."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from agent.errors import UsageError
+
+STAMPS = ("auto", "xdp", "skb", "trailer", "none")
+HOOKS = ("auto", "xdp", "xdp-generic", "tc")
+LOADERS = ("auto", "libbpf", "bcc")
+
+WINDOW_MIN_NS = 100_000
+WINDOW_MAX_NS = 1_000_000_000
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|m|h)?")
+_UNIT_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """One run's settings, checked. Durations are in the unit that the name says."""
+
+    interfaces: tuple[str, ...]
+    netns: str | None = None
+    seconds: float | None = None
+    window_ns: int = 1_000_000
+    observe: bool = False
+    stamp: str = "auto"
+    hook: str = "auto"
+    loader: str = "auto"
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    allow_reset: bool = False
+    base_delay_ns: int | None = None
+    ring_kib: int = 256
+    tick_ms: int = 100
+    state_dir: Path = Path("/run/agent")
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags that `run` and `plan` share. Every default is None, so that the file can fill in."""
+    where = parser.add_argument_group("what to watch")
+    where.add_argument("-i", "--interface", dest="interfaces", action="append", metavar="IF",
+                       help="interface to capture on; repeat for several (a bond or VLAN is resolved to its leaves)")
+    where.add_argument("--netns", metavar="NAME", help="network namespace that the interfaces are in")
+    where.add_argument("--seconds", type=float, metavar="N", help="end by itself after N seconds (default: run until SIGINT)")
+    where.add_argument("--window", dest="window_ns", type=_window, metavar="TIME",
+                       help="span of one in-kernel aggregate, 100us to 1s (default 1ms)")
+    how = parser.add_argument_group("how to measure")
+    how.add_argument("--stamp", choices=STAMPS, help="where the hardware stamp comes from (default auto)")
+    how.add_argument("--hook", choices=HOOKS,
+                     help="where packets are seen; auto takes native XDP only where attaching does not reset the NIC")
+    how.add_argument("--allow-reset", action="store_true", default=None,
+                     help="native XDP also where the driver resets its rings or the link on attach")
+    how.add_argument("--loader", choices=LOADERS, help="libbpf: prebuilt objects; bcc: compiled here, for kernels without BTF")
+    how.add_argument("--base-delay-ns", type=_non_negative, metavar="NS",
+                     help="known wire-to-hook delay of an idle packet; without a PHC only the delay above it is known")
+    how.add_argument("--ring-kib", type=_ring_kib, metavar="KIB", help="perf ring per CPU, a power of two (default 256)")
+    act = parser.add_argument_group("what may be changed")
+    act.add_argument("--observe", action="store_true", default=None, help="change nothing on the host")
+    act.add_argument("--allow", type=_names, action="extend", metavar="NAME[,NAME]",
+                     help="actuators to allow beyond the default (irq, rps, xps, napi)")
+    act.add_argument("--deny", type=_names, action="extend", metavar="NAME[,NAME]", help="actuators never to use")
+    other = parser.add_argument_group("other")
+    other.add_argument("--config", type=Path, metavar="FILE.toml", help="the same settings from a file; flags win over it")
+    other.add_argument("--state-dir", type=Path, metavar="DIR", help="journal and locks (default /run/agent)")
+
+
+def read_options(args: argparse.Namespace) -> RunOptions:
+    """The checked options of parsed flags and the file that `--config` names. Raises `UsageError`."""
+    values: dict[str, object] = {}
+    if args.config is not None:
+        values |= _from_file(args.config)
+    for field in fields(RunOptions):
+        given = getattr(args, field.name, None)
+        if given is not None:
+            values[field.name] = tuple(given) if isinstance(given, list) else given
+    interfaces = values.get("interfaces")
+    if not interfaces:
+        raise UsageError("no interface named", "give one with -i IF, or `interfaces = [\"IF\"]` in the file")
+    options = replace(RunOptions(interfaces=()), **values)  # type: ignore[arg-type]
+    _check(options)
+    return options
+
+
+def require_root(command: str) -> None:
+    """Raise `UnsupportedError` unless this process may load BPF programs."""
+    from agent.errors import UnsupportedError
+
+    if os.geteuid() != 0:
+        raise UnsupportedError(
+            f"`agent {command}` needs root: it loads BPF programs and reads per-CPU perf rings",
+            f"run `sudo agent {command} …`, or grant CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and CAP_SYS_ADMIN and run as root in "
+            "the container",
+        )
+
+
+def parse_duration_ns(text: str) -> int:
+    """A duration such as `1ms`, `250us`, `1.5s` in integer ns; a bare number is ms. Raises `ValueError`."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no duration; write 500us, 1ms, 1s")
+    return round(float(match[1]) * _UNIT_NS[match[2] or "ms"])
+
+
+def _check(options: RunOptions) -> None:
+    if len(set(options.interfaces)) != len(options.interfaces):
+        raise UsageError("an interface is named twice", "name each once")
+    for name in options.interfaces:
+        if not name or len(name) > 15 or "/" in name or name in (".", ".."):
+            raise UsageError(f"{name!r} cannot be an interface name", "`ip link` lists them")
+    if options.seconds is not None and not 0 < options.seconds < 1e9:
+        raise UsageError(f"--seconds {options.seconds}: must be above 0", "leave it out to run until SIGINT")
+    if not WINDOW_MIN_NS <= options.window_ns <= WINDOW_MAX_NS:
+        raise UsageError(f"window of {options.window_ns} ns", "choose 100us to 1s")
+    for choice, known, flag in (
+        (options.stamp, STAMPS, "stamp"),
+        (options.hook, HOOKS, "hook"),
+        (options.loader, LOADERS, "loader"),
+    ):
+        if choice not in known:
+            raise UsageError(f"{flag} {choice!r} is not known", f"choose one of {', '.join(known)}")
+    if options.stamp == "xdp" and options.hook == "tc":
+        raise UsageError("--stamp xdp needs the XDP hook, --hook tc was asked for", "use --stamp skb with --hook tc")
+    if options.stamp == "skb" and options.hook in ("xdp", "xdp-generic"):
+        raise UsageError("--stamp skb is read at tc ingress, --hook xdp was asked for", "use --hook tc, or --stamp xdp")
+    if options.stamp == "xdp" and options.loader == "bcc":
+        raise UsageError(
+            "--stamp xdp cannot be loaded by BCC: it resolves no kernel functions (kfuncs)",
+            "use --loader libbpf, or --stamp skb",
+        )
+
+
+def _from_file(path: Path) -> dict[str, object]:
+    try:
+        with path.open("rb") as file:
+            table = tomllib.load(file)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "check the path of --config") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid TOML: {error}", "see docs/configuration.md") from error
+    return {key: value for key, value in (_entry(path, *item) for item in table.items())}
+
+
+# Key in the file -> (field, how a value is checked). Unknown keys are refused: a typo must not be ignored.
+def _entry(path: Path, key: str, value: object) -> tuple[str, object]:
+    name = key.replace("-", "_")
+    try:
+        if name in ("interfaces", "allow", "deny"):
+            items = [value] if isinstance(value, str) else value
+            if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+                raise ValueError("must be a list of names")
+            return name, tuple(items)
+        if name == "window":
+            return "window_ns", parse_duration_ns(_typed(value, str))
+        if name in ("netns", "stamp", "hook", "loader"):
+            return name, _typed(value, str)
+        if name == "state_dir":
+            return name, Path(_typed(value, str))
+        if name in ("observe", "allow_reset"):
+            return name, _typed(value, bool)
+        if name == "seconds":
+            return name, float(_typed(value, (int, float)))
+        if name == "base_delay_ns":
+            return name, _non_negative(str(_typed(value, int)))
+        if name == "ring_kib":
+            return name, _ring_kib(str(_typed(value, int)))
+    except (ValueError, argparse.ArgumentTypeError) as error:
+        raise UsageError(f"{path}: {key} = {value!r}: {error}", "see docs/configuration.md") from error
+    raise UsageError(f"{path}: unknown setting {key!r}", "see docs/configuration.md for the settings there are")
+
+
+def _typed(value: object, kind: type | tuple[type, ...]) -> object:
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise ValueError(f"must be {' or '.join(k.__name__ for k in kinds)}")
+    return value
+
+
+def _window(text: str) -> int:
+    try:
+        return parse_duration_ns(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _non_negative(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    return number
+
+
+def _ring_kib(text: str) -> int:
+    number = int(text)
+    if number < 4 or number > 65536 or number & (number - 1):
+        raise argparse.ArgumentTypeError("must be a power of two from 4 to 65536")
+    return number
