@@ -6,11 +6,13 @@ import argparse
 import os
 import re
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import TypeVar
 
 from agent.errors import UsageError
+
+_T = TypeVar("_T")
 
 STAMPS = ("auto", "xdp", "skb", "trailer", "none")
 HOOKS = ("auto", "xdp", "xdp-generic", "tc")
@@ -20,7 +22,15 @@ WINDOW_MIN_NS = 100_000
 WINDOW_MAX_NS = 1_000_000_000
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|m|h)?")
-_UNIT_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
+_UNIT_NS = {
+    "ns": 1,
+    "us": 1_000,
+    "µs": 1_000,
+    "ms": 1_000_000,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,29 +57,68 @@ class RunOptions:
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags that `run` and `plan` share. Every default is None, so that the file can fill in."""
     where = parser.add_argument_group("what to watch")
-    where.add_argument("-i", "--interface", dest="interfaces", action="append", metavar="IF",
-                       help="interface to capture on; repeat for several (a bond or VLAN is resolved to its leaves)")
+    where.add_argument(
+        "-i",
+        "--interface",
+        dest="interfaces",
+        action="append",
+        metavar="IF",
+        help="interface to capture on; repeat for several (a bond or VLAN is resolved to its leaves)",
+    )
     where.add_argument("--netns", metavar="NAME", help="network namespace that the interfaces are in")
-    where.add_argument("--seconds", type=float, metavar="N", help="end by itself after N seconds (default: run until SIGINT)")
-    where.add_argument("--window", dest="window_ns", type=_window, metavar="TIME",
-                       help="span of one in-kernel aggregate, 100us to 1s (default 1ms)")
+    where.add_argument(
+        "--seconds", type=float, metavar="N", help="end by itself after N seconds (default: run until SIGINT)"
+    )
+    where.add_argument(
+        "--window",
+        dest="window_ns",
+        type=_window,
+        metavar="TIME",
+        help="span of one in-kernel aggregate, 100us to 1s (default 1ms)",
+    )
     how = parser.add_argument_group("how to measure")
     how.add_argument("--stamp", choices=STAMPS, help="where the hardware stamp comes from (default auto)")
-    how.add_argument("--hook", choices=HOOKS,
-                     help="where packets are seen; auto takes native XDP only where attaching does not reset the NIC")
-    how.add_argument("--allow-reset", action="store_true", default=None,
-                     help="native XDP also where the driver resets its rings or the link on attach")
-    how.add_argument("--loader", choices=LOADERS, help="libbpf: prebuilt objects; bcc: compiled here, for kernels without BTF")
-    how.add_argument("--base-delay-ns", type=_non_negative, metavar="NS",
-                     help="known wire-to-hook delay of an idle packet; without a PHC only the delay above it is known")
-    how.add_argument("--ring-kib", type=_ring_kib, metavar="KIB", help="perf ring per CPU, a power of two (default 256)")
+    how.add_argument(
+        "--hook",
+        choices=HOOKS,
+        help="where packets are seen; auto takes native XDP only where attaching does not reset the NIC",
+    )
+    how.add_argument(
+        "--allow-reset",
+        action="store_true",
+        default=None,
+        help="native XDP also where the driver resets its rings or the link on attach",
+    )
+    how.add_argument(
+        "--loader",
+        choices=LOADERS,
+        help="libbpf: prebuilt objects; bcc: compiled here, for kernels without BTF",
+    )
+    how.add_argument(
+        "--base-delay-ns",
+        type=_non_negative,
+        metavar="NS",
+        help="known wire-to-hook delay of an idle packet; without a PHC only the delay above it is known",
+    )
+    how.add_argument(
+        "--ring-kib", type=_ring_kib, metavar="KIB", help="perf ring per CPU, a power of two (default 256)"
+    )
     act = parser.add_argument_group("what may be changed")
     act.add_argument("--observe", action="store_true", default=None, help="change nothing on the host")
-    act.add_argument("--allow", type=_names, action="extend", metavar="NAME[,NAME]",
-                     help="actuators to allow beyond the default (irq, rps, xps, napi)")
-    act.add_argument("--deny", type=_names, action="extend", metavar="NAME[,NAME]", help="actuators never to use")
+    act.add_argument(
+        "--allow",
+        type=_names,
+        action="extend",
+        metavar="NAME[,NAME]",
+        help="actuators to allow beyond the default (irq, rps, xps, napi)",
+    )
+    act.add_argument(
+        "--deny", type=_names, action="extend", metavar="NAME[,NAME]", help="actuators never to use"
+    )
     other = parser.add_argument_group("other")
-    other.add_argument("--config", type=Path, metavar="FILE.toml", help="the same settings from a file; flags win over it")
+    other.add_argument(
+        "--config", type=Path, metavar="FILE.toml", help="the same settings from a file; flags win over it"
+    )
     other.add_argument("--state-dir", type=Path, metavar="DIR", help="journal and locks (default /run/agent)")
 
 
@@ -84,7 +133,7 @@ def read_options(args: argparse.Namespace) -> RunOptions:
             values[field.name] = tuple(given) if isinstance(given, list) else given
     interfaces = values.get("interfaces")
     if not interfaces:
-        raise UsageError("no interface named", "give one with -i IF, or `interfaces = [\"IF\"]` in the file")
+        raise UsageError("no interface named", 'give one with -i IF, or `interfaces = ["IF"]` in the file')
     options = replace(RunOptions(interfaces=()), **values)  # type: ignore[arg-type]
     _check(options)
     return options
@@ -97,8 +146,8 @@ def require_root(command: str) -> None:
     if os.geteuid() != 0:
         raise UnsupportedError(
             f"`agent {command}` needs root: it loads BPF programs and reads per-CPU perf rings",
-            f"run `sudo agent {command} …`, or grant CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and CAP_SYS_ADMIN and run as root in "
-            "the container",
+            f"run `sudo agent {command} …`; in a container, run as root and grant CAP_BPF, CAP_PERFMON, "
+            "CAP_NET_ADMIN and CAP_SYS_ADMIN",
         )
 
 
@@ -128,9 +177,13 @@ def _check(options: RunOptions) -> None:
         if choice not in known:
             raise UsageError(f"{flag} {choice!r} is not known", f"choose one of {', '.join(known)}")
     if options.stamp == "xdp" and options.hook == "tc":
-        raise UsageError("--stamp xdp needs the XDP hook, --hook tc was asked for", "use --stamp skb with --hook tc")
+        raise UsageError(
+            "--stamp xdp needs the XDP hook, --hook tc was asked for", "use --stamp skb with --hook tc"
+        )
     if options.stamp == "skb" and options.hook in ("xdp", "xdp-generic"):
-        raise UsageError("--stamp skb is read at tc ingress, --hook xdp was asked for", "use --hook tc, or --stamp xdp")
+        raise UsageError(
+            "--stamp skb is read at tc ingress, --hook xdp was asked for", "use --hook tc, or --stamp xdp"
+        )
     if options.stamp == "xdp" and options.loader == "bcc":
         raise UsageError(
             "--stamp xdp cannot be loaded by BCC: it resolves no kernel functions (kfuncs)",
@@ -146,7 +199,7 @@ def _from_file(path: Path) -> dict[str, object]:
         raise UsageError(f"cannot read {path}: {error.strerror}", "check the path of --config") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not valid TOML: {error}", "see docs/configuration.md") from error
-    return {key: value for key, value in (_entry(path, *item) for item in table.items())}
+    return dict(_entry(path, key, value) for key, value in table.items())
 
 
 # Key in the file -> (field, how a value is checked). Unknown keys are refused: a typo must not be ignored.
@@ -167,20 +220,22 @@ def _entry(path: Path, key: str, value: object) -> tuple[str, object]:
         if name in ("observe", "allow_reset"):
             return name, _typed(value, bool)
         if name == "seconds":
-            return name, float(_typed(value, (int, float)))
+            return name, value if isinstance(value, float) else float(_typed(value, int))
         if name == "base_delay_ns":
             return name, _non_negative(str(_typed(value, int)))
         if name == "ring_kib":
             return name, _ring_kib(str(_typed(value, int)))
     except (ValueError, argparse.ArgumentTypeError) as error:
         raise UsageError(f"{path}: {key} = {value!r}: {error}", "see docs/configuration.md") from error
-    raise UsageError(f"{path}: unknown setting {key!r}", "see docs/configuration.md for the settings there are")
+    raise UsageError(
+        f"{path}: unknown setting {key!r}", "see docs/configuration.md for the settings there are"
+    )
 
 
-def _typed(value: object, kind: type | tuple[type, ...]) -> object:
-    kinds = kind if isinstance(kind, tuple) else (kind,)
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise ValueError(f"must be {' or '.join(k.__name__ for k in kinds)}")
+def _typed(value: object, kind: type[_T]) -> _T:
+    # bool is an int to Python, but `seconds = true` is a mistake.
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(f"must be of type {kind.__name__}")
     return value
 
 

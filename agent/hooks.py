@@ -1,0 +1,131 @@
+"""Which hook and which stamp an interface gets, decided from facts and said with reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent.errors import ConflictError, UnsupportedError
+from agent.options import RunOptions
+
+# Drivers that swap an XDP program in without resetting rings or the link. Every other driver may drop packets
+# for milliseconds to seconds on attach and detach (igb, ixgbe, i40e, mlx5, ena, virtio_net do).
+_SWAPS_WITHOUT_RESET = frozenset({"veth", "tun"})
+
+
+@dataclass(frozen=True, slots=True)
+class HookFacts:
+    """What the choice depends on, for one interface."""
+
+    ifname: str
+    driver: str
+    native_xdp: bool | None
+    """The driver announces XDP_FEATURE basic; None where the kernel cannot say (before 6.3)."""
+    xdp_rx_timestamp: bool
+    """`xdp-rx-metadata-features` names the timestamp kfunc."""
+    phc_index: int | None
+    rx_filter_on: bool
+    """The driver stamps received packets now (hwtstamp RX filter is not NONE)."""
+    xdp_owner: str | None
+    """Who holds the XDP slot, in words; None where it is free."""
+    xdp_owner_redirects: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HookChoice:
+    """The hook that owns the windows, the stamp source, and why."""
+
+    hook: str
+    """`xdp`, `xdp-generic` or `tc`."""
+    stamp: str
+    """`xdp`, `skb`, `trailer` or `none`."""
+    stamp_probed: bool
+    """The stamp was chosen without proof: give it up for `none` when packets come without it."""
+    reasons: tuple[str, ...]
+
+
+def choose(facts: HookFacts, options: RunOptions) -> HookChoice:
+    """The hook and stamp for an interface.
+
+    Raises `ConflictError` where XDP was asked for by name and another program holds the slot, and
+    `UnsupportedError` where the driver cannot do what was asked for by name.
+    """
+    reasons: list[str] = []
+    stamp, probed = _stamp(facts, options, reasons)
+    hook = _hook(facts, options, stamp, reasons)
+    if stamp == "xdp" and hook != "xdp":
+        if options.stamp == "xdp":
+            raise UnsupportedError(
+                f"--stamp xdp on {facts.ifname} needs native XDP: {reasons[-1]}",
+                "use --stamp skb with --hook tc, or free the XDP slot / give --allow-reset",
+            )
+        stamp = "skb" if facts.rx_filter_on else "none"
+        reasons.append(f"stamp {stamp}: the XDP metadata needs the native XDP hook")
+    return HookChoice(hook, stamp, probed, tuple(reasons))
+
+
+def _stamp(facts: HookFacts, options: RunOptions, reasons: list[str]) -> tuple[str, bool]:
+    if options.stamp != "auto":
+        reasons.append(f"stamp {options.stamp}: asked for")
+        return options.stamp, False
+    if (
+        facts.phc_index is not None
+        and facts.xdp_rx_timestamp
+        and options.loader != "bcc"
+        and options.hook in ("auto", "xdp")
+    ):
+        reasons.append(
+            f"stamp xdp: {facts.driver} gives RX timestamps as XDP metadata and has /dev/ptp{facts.phc_index}"
+        )
+        return "xdp", False
+    if facts.rx_filter_on and options.hook in ("auto", "tc"):
+        reasons.append("stamp skb: the driver stamps received packets now")
+        return "skb", False
+    why = "no PHC" if facts.phc_index is None else "RX stamping is off and is not switched on unasked"
+    reasons.append(f"stamp trailer: {why}; looking for capture-switch trailers, else software only")
+    return "trailer", True
+
+
+def _hook(facts: HookFacts, options: RunOptions, stamp: str, reasons: list[str]) -> str:
+    if stamp == "skb":
+        reasons.append("hook tc: the skb stamp is visible at tc ingress only")
+        return "tc"
+    if options.hook == "tc":
+        reasons.append("hook tc: asked for")
+        return "tc"
+    if facts.xdp_owner is not None:
+        if options.hook != "auto":
+            raise ConflictError(
+                f"the XDP slot of {facts.ifname} is taken by {facts.xdp_owner}",
+                "use --hook tc (we never replace somebody else's program), or detach it yourself",
+            )
+        reasons.append(f"hook tc: the XDP slot is taken by {facts.xdp_owner}")
+        if facts.xdp_owner_redirects:
+            reasons.append(
+                f"{facts.xdp_owner} redirects packets: those never reach tc and are counted as unseen (NIC rx - seen)"
+            )
+        return "tc"
+    if options.hook == "xdp-generic":
+        reasons.append("hook xdp-generic: asked for; it runs after GRO and RPS and linearises every packet")
+        return "xdp-generic"
+    if options.hook == "xdp":
+        if facts.native_xdp is False:
+            raise UnsupportedError(
+                f"{facts.driver} ({facts.ifname}) has no native XDP",
+                "use --hook tc, or --hook xdp-generic for a test",
+            )
+        reasons.append("hook xdp: asked for")
+        return "xdp"
+    if facts.native_xdp is False:
+        reasons.append(f"hook tc: {facts.driver} has no native XDP")
+        return "tc"
+    if facts.driver in _SWAPS_WITHOUT_RESET or options.allow_reset:
+        reasons.append(
+            f"hook xdp: native, {facts.driver} swaps programs without a reset"
+            if not options.allow_reset
+            else "hook xdp: native, --allow-reset given"
+        )
+        return "xdp"
+    reasons.append(
+        f"hook tc: attaching XDP may reset {facts.driver}'s rings or link; --allow-reset permits it"
+    )
+    return "tc"

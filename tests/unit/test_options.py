@@ -1,0 +1,99 @@
+"""Settings from flags and TOML: precedence, strictness, ranges."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from agent.errors import UsageError
+from agent.options import RunOptions, add_run_arguments, parse_duration_ns, read_options
+
+
+def _options(*flags: str) -> RunOptions:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_run_arguments(parser)
+    return read_options(parser.parse_args(flags))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ns"),
+    [("1ms", 1_000_000), ("100us", 100_000), ("1.5s", 1_500_000_000), ("2", 2_000_000), ("7ns", 7)],
+)
+def test_durations_are_integer_ns(text: str, expected_ns: int) -> None:
+    """A duration with any known unit becomes integer nanoseconds; a bare number is ms."""
+    assert parse_duration_ns(text) == expected_ns
+
+
+@pytest.mark.parametrize("text", ["", "ms", "-1ms", "1 parsec", "1e3ms", "nan"])
+def test_a_malformed_duration_is_refused(text: str) -> None:
+    """What is no duration raises instead of becoming a default."""
+    with pytest.raises(ValueError, match="no duration"):
+        parse_duration_ns(text)
+
+
+def test_flags_win_over_the_file(tmp_path: Path) -> None:
+    """A flag overrides the same setting of the file; the rest of the file stays."""
+    file = tmp_path / "agent.toml"
+    file.write_text('interfaces = ["eth7"]\nwindow = "2ms"\nstamp = "skb"\nhook = "tc"\n')
+    options = _options("--config", str(file), "--window", "5ms")
+    assert (options.interfaces, options.window_ns, options.stamp) == (("eth7",), 5_000_000, "skb")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'intrefaces = ["eth1"]',
+        'window = "2h"',
+        "window = 5",
+        "observe = 1",
+        "seconds = true",
+        "seconds = -1",
+        "base_delay_ns = -5",
+        "ring_kib = 3",
+        'stamp = "gps"',
+        "allow = [1]",
+        "interfaces = [",
+        'interfaces = ["../../etc"]',
+        'interfaces = ["eth1", "eth1"]',
+    ],
+)
+def test_a_bad_setting_in_the_file_is_refused(tmp_path: Path, line: str) -> None:
+    """Unknown keys, wrong types and values out of range end with a usage error that names the file or value."""
+    file = tmp_path / "agent.toml"
+    file.write_text(("" if line.startswith("interfaces") else 'interfaces = ["eth1"]\n') + line + "\n")
+    with pytest.raises(UsageError):
+        _options("--config", str(file))
+
+
+def test_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:
+    """A configuration file that is not there is named."""
+    with pytest.raises(UsageError, match=r"nowhere\.toml"):
+        _options("-i", "eth1", "--config", str(tmp_path / "nowhere.toml"))
+
+
+def test_no_interface_is_a_usage_error() -> None:
+    """Without an interface there is nothing to do, and the remedy says how to name one."""
+    with pytest.raises(UsageError, match="no interface"):
+        _options("--observe")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--stamp", "xdp", "--hook", "tc"),
+        ("--stamp", "skb", "--hook", "xdp"),
+        ("--stamp", "xdp", "--loader", "bcc"),
+    ],
+)
+def test_contradictions_are_refused(flags: tuple[str, ...]) -> None:
+    """A stamp that the chosen hook or loader cannot deliver is refused before anything is loaded."""
+    with pytest.raises(UsageError):
+        _options("-i", "eth1", *flags)
+
+
+def test_lists_accumulate() -> None:
+    """`--allow` and `--deny` take several names, by comma and by repetition."""
+    options = _options("-i", "eth1", "--deny", "irq,rps", "--deny", "xps")
+    assert options.deny == ("irq", "rps", "xps")
