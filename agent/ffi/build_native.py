@@ -1,0 +1,273 @@
+"""Builds `agent.ffi._native`: cffi in API mode over libbpf, libc and native.c.
+
+The declarations come from three places: `bpf/records.h` (the wire, the one definition of every record),
+`native.h` (what native.c gives), and the calls of libbpf and libc that Python makes itself, below. The C compiler
+checks all of them against the real headers.
+"""
+
+import re
+from pathlib import Path
+
+from cffi import FFI
+
+_ROOT = Path(__file__).resolve().parents[2] if "__file__" in globals() else Path.cwd()
+
+_KERNEL_TYPES = "".join(
+    f"typedef {c} {kernel};\n"
+    for kernel, c in {
+        "__u8": "unsigned char",
+        "__u16": "unsigned short",
+        "__u32": "unsigned int",
+        "__u64": "unsigned long long",
+        "__s32": "int",
+        "__s64": "long long",
+    }.items()
+)
+
+_LIBC = """
+int mount(const char *source, const char *target, const char *fstype, unsigned long flags, const void *data);
+int umount2(const char *target, int flags);
+int setns(int fd, int nstype);
+int unshare(int flags);
+#define CLONE_NEWNET ...
+#define CLONE_NEWNS ...
+#define MS_BIND ...
+#define MS_REC ...
+#define MS_SLAVE ...
+#define MNT_DETACH ...
+"""
+
+_LIBBPF = """
+struct bpf_object;
+struct bpf_program;
+struct bpf_map;
+
+struct bpf_object *bpf_object__open_file(const char *path, const void *opts);
+int bpf_object__load(struct bpf_object *obj);
+void bpf_object__close(struct bpf_object *obj);
+struct btf *bpf_object__btf(const struct bpf_object *obj);
+
+struct bpf_program *bpf_object__next_program(const struct bpf_object *obj, struct bpf_program *prog);
+const char *bpf_program__name(const struct bpf_program *prog);
+int bpf_program__set_autoload(struct bpf_program *prog, bool autoload);
+int bpf_program__set_flags(struct bpf_program *prog, uint32_t flags);
+uint32_t bpf_program__flags(const struct bpf_program *prog);
+void bpf_program__set_ifindex(struct bpf_program *prog, uint32_t ifindex);
+int bpf_program__fd(const struct bpf_program *prog);
+
+struct bpf_map *bpf_object__next_map(const struct bpf_object *obj, const struct bpf_map *map);
+const char *bpf_map__name(const struct bpf_map *map);
+int bpf_map__set_max_entries(struct bpf_map *map, uint32_t max_entries);
+int bpf_map__reuse_fd(struct bpf_map *map, int fd);
+int bpf_map__fd(const struct bpf_map *map);
+
+struct bpf_prog_load_opts {
+    size_t sz;
+    uint32_t prog_flags;
+    uint32_t prog_ifindex;
+    uint32_t kern_version;
+    uint32_t log_level;
+    uint32_t log_size;
+    char *log_buf;
+    ...;
+};
+int bpf_prog_load(int type, const char *name, const char *license, const void *insns, size_t insn_cnt,
+                  const struct bpf_prog_load_opts *opts);
+
+struct bpf_link_create_opts {
+    size_t sz;
+    uint32_t flags;
+    ...;
+};
+int bpf_link_create(int prog_fd, int target_fd, int attach_type, const struct bpf_link_create_opts *opts);
+int bpf_link_detach(int link_fd);
+int bpf_obj_pin(int fd, const char *pathname);
+int bpf_obj_get(const char *pathname);
+
+struct bpf_xdp_attach_opts {
+    size_t sz;
+    int old_prog_fd;
+    ...;
+};
+struct bpf_xdp_query_opts {
+    size_t sz;
+    uint32_t prog_id;
+    uint32_t drv_prog_id;
+    uint32_t hw_prog_id;
+    uint32_t skb_prog_id;
+    uint8_t attach_mode;
+    ...;
+};
+int bpf_xdp_attach(int ifindex, int prog_fd, uint32_t flags, const struct bpf_xdp_attach_opts *opts);
+int bpf_xdp_detach(int ifindex, uint32_t flags, const struct bpf_xdp_attach_opts *opts);
+int bpf_xdp_query(int ifindex, int flags, struct bpf_xdp_query_opts *opts);
+
+struct bpf_prog_query_opts {
+    size_t sz;
+    uint32_t *prog_ids;
+    uint32_t prog_cnt;
+    ...;
+};
+int bpf_prog_query_opts(int target_fd, int type, struct bpf_prog_query_opts *opts);
+
+struct bpf_test_run_opts {
+    size_t sz;
+    const void *data_in;
+    void *data_out;
+    uint32_t data_size_in;
+    uint32_t data_size_out;
+    const void *ctx_in;
+    void *ctx_out;
+    uint32_t ctx_size_in;
+    uint32_t ctx_size_out;
+    uint32_t retval;
+    int repeat;
+    uint32_t duration;
+    uint32_t flags;
+    uint32_t cpu;
+    ...;
+};
+int bpf_prog_test_run_opts(int prog_fd, struct bpf_test_run_opts *opts);
+
+int bpf_map_lookup_elem(int fd, const void *key, void *value);
+int bpf_map_update_elem(int fd, const void *key, const void *value, uint64_t flags);
+int bpf_prog_get_fd_by_id(uint32_t id);
+int bpf_map_get_fd_by_id(uint32_t id);
+int bpf_link_get_fd_by_id(uint32_t id);
+int bpf_link_get_next_id(uint32_t start_id, uint32_t *next_id);
+int bpf_obj_get_info_by_fd(int bpf_fd, void *info, uint32_t *info_len);
+int bpf_enable_stats(int type);
+
+struct bpf_prog_info {
+    uint32_t type;
+    uint32_t id;
+    uint8_t tag[8];
+    uint32_t jited_prog_len;
+    uint32_t xlated_prog_len;
+    uint64_t load_time;
+    uint32_t created_by_uid;
+    uint32_t nr_map_ids;
+    uint64_t map_ids;
+    char name[16];
+    uint32_t ifindex;
+    uint64_t run_time_ns;
+    uint64_t run_cnt;
+    uint64_t recursion_misses;
+    uint32_t verified_insns;
+    ...;
+};
+struct bpf_map_info {
+    uint32_t type;
+    uint32_t id;
+    uint32_t key_size;
+    uint32_t value_size;
+    uint32_t max_entries;
+    uint32_t map_flags;
+    char name[16];
+    ...;
+};
+struct agent_tracing_link {
+    uint32_t type;
+    uint32_t id;
+    uint32_t prog_id;
+    uint32_t attach_type;
+    uint32_t target_obj_id;
+    uint32_t target_btf_id;
+    ...;
+};
+
+struct xdp_md {
+    uint32_t data;
+    uint32_t data_end;
+    uint32_t data_meta;
+    uint32_t ingress_ifindex;
+    uint32_t rx_queue_index;
+    uint32_t egress_ifindex;
+};
+struct __sk_buff {
+    uint32_t len;
+    uint32_t mark;
+    uint32_t queue_mapping;
+    uint32_t priority;
+    uint32_t ingress_ifindex;
+    uint32_t ifindex;
+    uint32_t cb[5];
+    uint64_t tstamp;
+    uint32_t wire_len;
+    uint32_t gso_segs;
+    uint32_t gso_size;
+    uint64_t hwtstamp;
+    ...;
+};
+
+#define BPF_PROG_TYPE_SCHED_CLS ...
+#define BPF_PROG_TYPE_XDP ...
+#define BPF_PROG_TYPE_RAW_TRACEPOINT ...
+#define BPF_PROG_TYPE_EXT ...
+#define BPF_LINK_TYPE_TRACING ...
+#define BPF_MAP_TYPE_ARRAY ...
+#define BPF_MAP_TYPE_PERF_EVENT_ARRAY ...
+#define BPF_MAP_TYPE_DEVMAP ...
+#define BPF_MAP_TYPE_DEVMAP_HASH ...
+#define BPF_MAP_TYPE_CPUMAP ...
+#define BPF_MAP_TYPE_XSKMAP ...
+#define BPF_F_MMAPABLE ...
+#define BPF_F_XDP_HAS_FRAGS ...
+#define BPF_F_TEST_RUN_ON_CPU ...
+#define BPF_STATS_RUN_TIME ...
+#define BPF_XDP ...
+#define XDP_FLAGS_UPDATE_IF_NOEXIST ...
+#define XDP_FLAGS_SKB_MODE ...
+#define XDP_FLAGS_DRV_MODE ...
+#define XDP_FLAGS_REPLACE ...
+#define XDP_ATTACHED_DRV ...
+#define XDP_ATTACHED_SKB ...
+#define XDP_ATTACHED_HW ...
+#define XDP_ATTACHED_MULTI ...
+"""
+
+_INCLUDES = """
+#include <linux/bpf.h>
+#include <linux/if_link.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <bpf/bpf.h>
+#include <bpf/btf.h>
+#include <bpf/libbpf.h>
+#include "records.h"
+#include "native.h"
+
+/* bpf_link_info's head and its tracing part: cffi can't name members of an anonymous union. */
+struct agent_tracing_link {
+    __u32 type, id, prog_id, pad, attach_type, target_obj_id, target_btf_id;
+    __u8 rest[sizeof(struct bpf_link_info)];
+};
+_Static_assert(offsetof(struct agent_tracing_link, target_obj_id) ==
+               offsetof(struct bpf_link_info, tracing.target_obj_id), "bpf_link_info");
+"""
+
+
+def _declarations(header: Path) -> str:
+    """A header's text without what a declaration parser can't read: includes and guards."""
+    text = header.read_text()
+    return re.sub(r"^#(ifndef|endif|include|define\s+\w+\s*$).*$", "", text, flags=re.MULTILINE)
+
+
+ffibuilder = FFI()
+ffibuilder.cdef(
+    _KERNEL_TYPES
+    + _declarations(_ROOT / "bpf/records.h")
+    + _declarations(_ROOT / "agent/ffi/native.h")
+    + _LIBC
+    + _LIBBPF
+)
+ffibuilder.set_source(
+    "agent.ffi._native",
+    _INCLUDES,
+    # Relative: setuptools wants the paths as setup.py sees them.
+    sources=["agent/ffi/native.c"],
+    depends=["agent/ffi/native.h", "agent/ffi/build_native.py", "bpf/records.h"],
+    include_dirs=["agent/ffi", "bpf"],
+    libraries=["bpf"],
+    extra_compile_args=["-O2", "-Wall", "-Wno-unused-function"],
+)
