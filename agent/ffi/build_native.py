@@ -269,5 +269,5 @@ ffibuilder.set_source(
     depends=["agent/ffi/native.h", "agent/ffi/build_native.py", "bpf/records.h"],
     include_dirs=["agent/ffi", "bpf"],
     libraries=["bpf"],
-    extra_compile_args=["-O2", "-Wall", "-Wno-unused-function"],
+    extra_compile_args=["-O2", "-Wall"],
 )

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -120,6 +121,15 @@ int agent_btf_member_offset(const struct btf *btf, const char *name, const char 
 			return btf_member_bit_offset(type, i) / 8;
 	}
 	return -ENOENT;
+}
+
+/* --- file systems ------------------------------------------------------------------------------- */
+
+int64_t agent_filesystem_magic(const char *path)
+{
+	struct statfs fs;
+
+	return statfs(path, &fs) ? -errno : (int64_t)fs.f_type;
 }
 
 /* --- rings -------------------------------------------------------------------------------------- */

@@ -31,6 +31,11 @@ struct btf;
 int agent_btf_struct_size(const struct btf *btf, const char *name);
 int agent_btf_member_offset(const struct btf *btf, const char *name, const char *member);
 
+/* --- file systems ------------------------------------------------------------------------------- */
+
+/* statfs's f_type: which kind of file system a path is on. */
+int64_t agent_filesystem_magic(const char *path);
+
 /* --- rings -------------------------------------------------------------------------------------- */
 
 struct agent_ring_counters {

@@ -68,9 +68,7 @@ def _struct_dtype(ctype: Any) -> np.dtype[np.void]:
         names.append(name)
         formats.append(_numpy_type(field.type))
         offsets.append(field.offset)
-    return np.dtype(
-        {"names": names, "formats": formats, "offsets": offsets, "itemsize": _ffi.sizeof(ctype)}
-    )
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": _ffi.sizeof(ctype)})
 
 
 STRUCTS: dict[str, np.dtype[np.void]] = {
