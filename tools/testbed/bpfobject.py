@@ -45,11 +45,15 @@ class TestbedObject:
         self._links: list[int] = []
         self._object = self._lib.bpf_object__open_file(os.fsencode(path), None)
         if not self._object:
-            raise AgentError(f"{path}: {os.strerror(ctypes.get_errno())}", "build it: make build/bpf/testbed.bpf.o")
+            raise AgentError(
+                f"{path}: {os.strerror(ctypes.get_errno())}", "build it: make build/bpf/testbed.bpf.o"
+            )
         if self._lib.bpf_object__load(self._object) != 0:
             code = ctypes.get_errno()
             self._lib.bpf_object__close(self._object)
-            raise AgentError(f"{path}: the kernel refused it: {os.strerror(code)}", "libbpf's log is on stderr")
+            raise AgentError(
+                f"{path}: the kernel refused it: {os.strerror(code)}", "libbpf's log is on stderr"
+            )
 
     def attach(self, program: str, ifindex: int, attach_type: int) -> None:
         """Attach by a link that lasts until `close()`; call it in the interface's network namespace."""

@@ -21,7 +21,9 @@ def built(*targets: str) -> list[Path]:
     try:
         done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     except FileNotFoundError:
-        raise UnsupportedError("the testbed's programs can't be built: no `make`", "apt-get install make") from None
+        raise UnsupportedError(
+            "the testbed's programs can't be built: no `make`", "apt-get install make"
+        ) from None
     if done.returncode != 0:
         raise UnsupportedError(
             f"the testbed's programs can't be built: {done.stderr.strip()}",

@@ -108,7 +108,9 @@ class Namespace:
         self, args: list[str], stdout: IO[bytes] | int | None = None, stderr: IO[bytes] | int | None = None
     ) -> subprocess.Popen[bytes]:
         """Start a program in the namespace."""
-        return self.call(lambda: subprocess.Popen(args, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr))
+        return self.call(
+            lambda: subprocess.Popen(args, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
+        )
 
     def read(self, path: Path) -> bytes:
         """The content of a file as seen in the namespace (its /sys/class/net)."""
@@ -136,7 +138,9 @@ class Namespace:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -188,7 +192,9 @@ def add_veth(
 
 
 @contextlib.contextmanager
-def netns_pair(queues: int = 1, left_if: str = "gen0", right_if: str = "cap0", mtu: int = 1500) -> Iterator[VethPair]:
+def netns_pair(
+    queues: int = 1, left_if: str = "gen0", right_if: str = "cap0", mtu: int = 1500
+) -> Iterator[VethPair]:
     """Two fresh namespaces with a veth pair between them; both are gone afterwards, whatever happened."""
     sweep_stale()
     with Namespace("gen") as left, Namespace("cap") as right:

@@ -55,7 +55,9 @@ def mono_steering_ppb() -> float:
     """The frequency that is dialled into CLOCK_MONOTONIC now (adjtimex), against raw."""
     timex = _Timex()
     _libc.adjtimex(ctypes.byref(timex))
-    return timex.freq / 65536 * 1000 + (timex.tick - 10_000) * 100_000
+    freq: int = timex.freq
+    tick: int = timex.tick
+    return freq / 65536 * 1000 + (tick - 10_000) * 100_000
 
 
 def clock_pair(reads: int = 5) -> tuple[int, int]:
@@ -205,7 +207,14 @@ class SimulatedPhc:
         with self._lock:
             segments = np.array(self._segments, dtype=np.int64)
             pairs = np.array(self._pairs, dtype=np.int64)
-            return Truth(*segments.T, *pairs.T, jumps=tuple(self._jumps))
+            return Truth(
+                mono0_ns=segments[:, 0],
+                phc0_ns=segments[:, 1],
+                adj=segments[:, 2],
+                pair_mono_ns=pairs[:, 0],
+                pair_raw_ns=pairs[:, 1],
+                jumps=tuple(self._jumps),
+            )
 
     def close(self) -> None:
         """Stop publishing; the last segment stays in force."""

@@ -12,15 +12,11 @@ last CPU: right when somebody chose it, wrong since the load came.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
-import subprocess
-import tempfile
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +24,8 @@ import numpy.typing as npt
 from agent.errors import AgentError
 from tools.testbed.bpfobject import TCX_EGRESS, TCX_INGRESS, TestbedObject
 from tools.testbed.build import built
-from tools.testbed.namespace import Namespace, VethPair, add_veth, stop, sweep_stale
+from tools.testbed.namespace import Namespace, VethPair, add_veth, sweep_stale
+from tools.testbed.program import Program
 from tools.testbed.simphc import PHC_DTYPE, SimulatedPhc
 
 CONFIG_DTYPE = np.dtype(
@@ -89,7 +86,9 @@ class ConsumerReport:
 
     def quantiles_us(self, start_mono_ns: int, end_mono_ns: int, *quantiles: float) -> list[float]:
         """Delay quantiles over the slices that lie wholly within a span, us."""
-        inside = [s for s in self.slices if s.mono_ns >= start_mono_ns and s.mono_ns + s.length_ns <= end_mono_ns]
+        inside = [
+            s for s in self.slices if s.mono_ns >= start_mono_ns and s.mono_ns + s.length_ns <= end_mono_ns
+        ]
         return quantiles_us(inside, *quantiles)
 
 
@@ -137,7 +136,7 @@ class Testbed:
     _counters: npt.NDArray[np.void] = field(init=False)
     _cleanup: contextlib.ExitStack = field(init=False)
     _binaries: dict[str, Path] = field(init=False)
-    _processes: dict[str, tuple[subprocess.Popen[bytes], IO[bytes]]] = field(init=False)
+    _programs: dict[str, Program] = field(init=False)
 
     gen_if = "gen0"
     cap_if = "cap0"
@@ -146,7 +145,7 @@ class Testbed:
         cpus = online_cpus()
         self.sender_cpu = self.consumer_cpu = cpus[0]
         self.noise_cpu = cpus[-1]
-        self._processes = {}
+        self._programs = {}
         self._cleanup = contextlib.ExitStack()
         try:
             self._set_up()
@@ -157,11 +156,15 @@ class Testbed:
 
     def _set_up(self) -> None:
         sweep_stale()
-        trafficgen, consumer, objectfile = built("testbed/trafficgen", "testbed/consumer", "bpf/testbed.bpf.o")
+        trafficgen, consumer, objectfile = built(
+            "testbed/trafficgen", "testbed/consumer", "bpf/testbed.bpf.o"
+        )
         self._binaries = {"trafficgen": trafficgen, "consumer": consumer}
         self.gen = self._cleanup.enter_context(Namespace("gen"))
         self.cap = self._cleanup.enter_context(Namespace("cap"))
-        self.pair = add_veth(self.gen, self.cap, self.gen_if, self.cap_if, net=0, queues=self.queues, mtu=self.mtu)
+        self.pair = add_veth(
+            self.gen, self.cap, self.gen_if, self.cap_if, net=0, queues=self.queues, mtu=self.mtu
+        )
         self.noise_pair = add_veth(self.gen, self.cap, "noise0", "noise1", net=1, queues=1)
 
         programs = TestbedObject(objectfile)
@@ -218,29 +221,15 @@ class Testbed:
 
     # Programs
 
-    def _start(self, name: str, namespace: Namespace, args: list[str]) -> None:
-        if name in self._processes:
-            raise AgentError(f"the testbed's {name} is already running")
-        output = tempfile.TemporaryFile()  # noqa: SIM115 - closed in _stop
-        self._cleanup.callback(output.close)
-        self._processes[name] = (namespace.popen(args, stdout=output), output)
-
-    def _stop(self, name: str) -> list[dict[str, Any]]:
-        """End a program and return the JSON lines that it printed; raise `AgentError` if it failed."""
-        process, output = self._processes.pop(name)
-        code = stop(process)
-        output.seek(0)
-        lines = [json.loads(line) for line in output]
-        output.close()
-        if code != 0:
-            raise AgentError(f"the testbed's {name} ended with exit code {code}")
-        return lines
+    def _start(self, role: str, namespace: Namespace, args: list[str], wait_ready: bool = False) -> None:
+        if role in self._programs:
+            raise AgentError(f"the testbed's {role} is already running")
+        self._programs[role] = Program(namespace, args, wait_ready)
 
     def _stop_all(self) -> None:
-        for process, output in self._processes.values():
-            stop(process)
-            output.close()
-        self._processes.clear()
+        for program in self._programs.values():
+            program.close()
+        self._programs.clear()
 
     def _sender_args(self, pair: VethPair, port: int, flows: int, rate: float, cpu: int) -> list[str]:
         return [
@@ -259,20 +248,17 @@ class Testbed:
                 "--port", str(PORT), "--flows", str(self.flows),
                 "--cpu", str(self.consumer_cpu), "--fifo", str(CONSUMER_FIFO),
             ],
+            wait_ready=True,
         )  # fmt: skip
-        process, output = self._processes["consumer"]
-        deadline = time.monotonic() + 5
-        while os.fstat(output.fileno()).st_size == 0:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise AgentError("the testbed's consumer did not start")
-            time.sleep(0.005)
 
     def stop_consumer(self) -> ConsumerReport:
         """End the receiving application and return what it saw."""
-        _ready, *slices, totals = self._stop("consumer")
+        _ready, *slices, totals = self._programs.pop("consumer").stop()
         return ConsumerReport(
             [
-                Slice(s["mono_ns"], s["length_ns"], s["n"], np.array(s["hist"], dtype=np.int64).reshape(-1, 2))
+                Slice(
+                    s["mono_ns"], s["length_ns"], s["n"], np.array(s["hist"], dtype=np.int64).reshape(-1, 2)
+                )
                 for s in slices
             ],
             totals["received"],
@@ -287,7 +273,7 @@ class Testbed:
 
     def stop_traffic(self) -> dict[str, Any]:
         """End the sender; return its figures: sent, failed, schedule_resets, seconds."""
-        return self._stop("sender")[-1]
+        return self._programs.pop("sender").stop()[-1]
 
     def start_noise(self) -> None:
         """Start the background load on the noise CPU."""
@@ -296,7 +282,7 @@ class Testbed:
 
     def stop_noise(self) -> dict[str, Any]:
         """End the background load; return its sender's figures."""
-        return self._stop("noise")[-1]
+        return self._programs.pop("noise").stop()[-1]
 
     def counters(self) -> dict[str, int]:
         """Packets stamped, frames that could not be lengthened, noise packets burned."""
