@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from agent.errors import AgentError, UsageError
+from agent.errors import AgentError, UnsupportedError, UsageError
 from agent.ffi import _native
 from agent.ffi.attach import (
     Link,
@@ -200,12 +200,12 @@ def load(
         loader = "libbpf" if _BTF.exists() else "bcc"
     if loader == "libbpf":
         return load_object_file(object_path(source.name), source, share=share)
+    if share is not None:
+        raise UnsupportedError("BCC cannot load programs onto another object's maps", "use --loader libbpf")
     # Costs a compiler in this process (130 MB): only when asked for.
     from agent.ffi import bcc_loader
 
-    programs, maps = bcc_loader.load_source(
-        source_path(source.name), source, share=share.maps if share else {}
-    )
+    programs, maps = bcc_loader.load_source(source_path(source.name), source)
     return BpfObject("bcc", programs, maps)
 
 

@@ -26,7 +26,6 @@ _KERNEL_TYPES = "".join(
 
 _LIBC = """
 int mount(const char *source, const char *target, const char *fstype, unsigned long flags, const void *data);
-int umount2(const char *target, int flags);
 int setns(int fd, int nstype);
 int unshare(int flags);
 #define CLONE_NEWNET ...
@@ -34,7 +33,98 @@ int unshare(int flags);
 #define MS_BIND ...
 #define MS_REC ...
 #define MS_SLAVE ...
-#define MNT_DETACH ...
+"""
+
+_CLOCKS = """
+struct timex {
+    unsigned int modes;
+    long offset;
+    long freq;
+    long maxerror;
+    long esterror;
+    int status;
+    long constant;
+    long tick;
+    int tai;
+    ...;
+};
+int adjtimex(struct timex *buf);
+int clock_adjtime(int clock, struct timex *buf);
+#define STA_PLL ...
+#define STA_UNSYNC ...
+#define STA_FREQHOLD ...
+#define STA_NANO ...
+#define TIME_ERROR ...
+
+int ioctl(int fd, unsigned long request, ...);
+
+struct ptp_clock_time {
+    int64_t sec;
+    uint32_t nsec;
+    uint32_t reserved;
+};
+struct ptp_clock_caps {
+    int max_adj;
+    int n_alarm;
+    int n_ext_ts;
+    int n_per_out;
+    int pps;
+    int n_pins;
+    int cross_timestamping;
+    int adjust_phase;
+    int rsv[12];
+};
+struct ptp_sys_offset {
+    unsigned int n_samples;
+    unsigned int rsv[3];
+    struct ptp_clock_time ts[51];
+};
+struct ptp_sys_offset_extended {
+    unsigned int n_samples;
+    unsigned int rsv[3];
+    struct ptp_clock_time ts[25][3];
+};
+struct ptp_sys_offset_precise {
+    struct ptp_clock_time device;
+    struct ptp_clock_time sys_realtime;
+    struct ptp_clock_time sys_monoraw;
+    unsigned int rsv[4];
+};
+#define PTP_MAX_SAMPLES ...
+#define PTP_CLOCK_GETCAPS ...
+#define PTP_CLOCK_GETCAPS2 ...
+#define PTP_SYS_OFFSET ...
+#define PTP_SYS_OFFSET2 ...
+#define PTP_SYS_OFFSET_EXTENDED ...
+#define PTP_SYS_OFFSET_EXTENDED2 ...
+#define PTP_SYS_OFFSET_PRECISE ...
+#define PTP_SYS_OFFSET_PRECISE2 ...
+
+struct ifreq { ...; };
+struct hwtstamp_config {
+    int flags;
+    int tx_type;
+    int rx_filter;
+};
+struct ethtool_ts_info {
+    uint32_t cmd;
+    uint32_t so_timestamping;
+    int32_t phc_index;
+    uint32_t tx_types;
+    uint32_t rx_filters;
+    ...;
+};
+#define SIOCETHTOOL ...
+#define SIOCGHWTSTAMP ...
+#define SIOCSHWTSTAMP ...
+#define ETHTOOL_GET_TS_INFO ...
+#define HWTSTAMP_FILTER_NONE ...
+#define HWTSTAMP_FILTER_ALL ...
+#define HWTSTAMP_TX_OFF ...
+#define HWTSTAMP_TX_ON ...
+#define SOF_TIMESTAMPING_RX_HARDWARE ...
+#define SOF_TIMESTAMPING_TX_HARDWARE ...
+#define SOF_TIMESTAMPING_RAW_HARDWARE ...
 """
 
 _LIBBPF = """
@@ -228,9 +318,16 @@ struct __sk_buff {
 
 _INCLUDES = """
 #include <linux/bpf.h>
+#include <linux/ethtool.h>
+#include <linux/if.h>
 #include <linux/if_link.h>
+#include <linux/net_tstamp.h>
+#include <linux/ptp_clock.h>
+#include <linux/sockios.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/timex.h>
 #include <bpf/bpf.h>
 #include <bpf/btf.h>
 #include <bpf/libbpf.h>
@@ -259,6 +356,7 @@ ffibuilder.cdef(
     + _declarations(_ROOT / "bpf/records.h")
     + _declarations(_ROOT / "agent/ffi/native.h")
     + _LIBC
+    + _CLOCKS
     + _LIBBPF
 )
 ffibuilder.set_source(

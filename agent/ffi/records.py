@@ -17,6 +17,8 @@ _ffi, _lib = _native.ffi, _native.lib
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
+WindowArray = npt.NDArray[np.void]
+"""An array of WINDOW_DTYPE."""
 
 AGENT_ABI: int = _lib.AGENT_ABI
 
