@@ -1,0 +1,379 @@
+"""One hardware clock, live: what was observed in, a report with bound, tags and the kernel's model out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from agent.clock.anchor import Anchor, anchor_of
+from agent.clock.envelope import Envelope
+from agent.clock.estimator import (
+    EPOCH_UNSET_BELOW_NS,
+    MAX_HOLDOVER_NS,
+    P99_SIGMAS,
+    Estimator,
+    Sample,
+    State,
+    Verdict,
+    timescale_of,
+)
+from agent.clock.jumps import Tag
+from agent.clock.model import ClockModel, next_model
+from agent.clock.monoraw import MonoRaw
+from agent.clock.track import Track
+from agent.ffi.records import WINDOW_DRIFT_VALID
+
+if TYPE_CHECKING:
+    from agent.ffi.clocks import ClockPairs, Steering
+    from agent.ffi.phc import PhcBurst
+
+HORIZONS_S = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0)
+# What a path adds at the least, where nobody said: veth and fast NICs stay below, coalescing may not.
+ASSUMED_BASE_DELAY_NS = 20_000
+# The kernel stops using a model this long after the last tick.
+MODEL_VALIDITY_NS = 2_000_000_000
+_MODEL_SLEW_S = 0.5
+# The model of an envelope lies this many sigmas of its noise below it, so that delays below 0 are rare.
+_BELOW_ENVELOPE_SIGMAS = 2.0
+_HOLDOVER_AFTER_NS = 1_000_000_000
+_HOLDOVER_INTERVALS = 4.0
+_SOFTWARE_AFTER_NS = 1_000_000_000
+_INIT_SPAN_NS = 200_000_000
+_INIT_DRIFT_SIGMA_PPB = 20_000.0
+# Records of nearly the longest baseline give the kernel's drift.
+_BASELINE_SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The offset mono - hw expected `horizon_s` after the report, with present steering."""
+
+    horizon_s: float
+    offset_ns: int
+    sigma_ns: float
+    p99_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReport:
+    """One clock at `mono_ns`.
+
+    `offset_ns` is mono - hw; with state "relative" it is the envelope's, so the hardware clock is ahead of it by
+    the unknown base delay, which `bound_ns` (p99) includes. Drifts are d(local - hw)/dt. `kernel_drift_ppb` is the
+    median of the ladder's figures with the longest baseline among this tick's records. `reason` says why the
+    state is holdover, software or invalid.
+    """
+
+    key: int
+    state: State
+    mono_ns: int
+    offset_ns: int
+    sigma_ns: float
+    bound_ns: float
+    drift_mono_ppb: float
+    drift_raw_ppb: float
+    drift_sigma_ppb: float
+    drift_bound_ppb: float
+    tags: tuple[Tag, ...]
+    model: ClockModel | None
+    predictions: tuple[Prediction, ...]
+    samples: int
+    timescale: str
+    reason: str
+    kernel_drift_ppb: float | None
+    kernel_drift_baseline_ns: int
+
+
+class Clock:
+    """Offset and drift of one hardware clock, from PHC reads, packet windows, or both.
+
+    A "phc" clock is anchored by reads of /dev/ptp and falls back to its envelope while there are none; a
+    "trailer" clock has its envelope only. `base_delay_ns` is the least delay of its path, if the user knows.
+    """
+
+    def __init__(self, key: int, kind: Literal["phc", "trailer"], base_delay_ns: int | None = None) -> None:
+        self.key = key
+        self.kind = kind
+        self.base_delay_ns = base_delay_ns
+        self._monoraw = MonoRaw()
+        self._anchors = Estimator()
+        self._envelope = Envelope(self._monoraw, MAX_HOLDOVER_NS)
+        self._model: ClockModel | None = None
+        self._steps = self._resets = 0
+        self._tags: list[Tag] = []
+        self._episodes: set[str] = set()
+        self._first_packet_ns: int | None = None
+        self._stamped_ns: int | None = None
+        self._missing = 0
+        self._kernel_drifts: list[npt.NDArray[np.void]] = []
+        self._anchored = False
+
+    # Observations.
+
+    def observe_windows(self, windows: npt.NDArray[np.void], pairs: ClockPairs) -> None:
+        """Take closed windows (`WINDOW_DTYPE[n]`) of this clock; they are kept until the tick."""
+        if len(windows) == 0:
+            return
+        if not self._monoraw.mono_ns:
+            self._monoraw.observe(pairs, None)
+        if self._first_packet_ns is None:
+            self._first_packet_ns = int(windows["open_mono_ns"].min())
+        stamped = int(np.count_nonzero(windows["n_stamped"]))
+        if stamped:
+            self._stamped_ns = int(windows["last_mono_ns"].max())
+            self._envelope.add(windows)
+        if stamped < len(windows):
+            self._missing += int(windows["n_missing"].sum())
+        drifts = windows[(windows["flags"] & WINDOW_DRIFT_VALID) != 0]
+        if len(drifts):
+            self._kernel_drifts.append(drifts[["drift_mono_ppb", "drift_baseline_ns"]])
+
+    def observe_anchor(self, burst: PhcBurst, pairs: ClockPairs) -> None:
+        """Take one burst of PHC reads."""
+        self._monoraw.observe(pairs, None)
+        drift = self._anchors.estimate().drift_ppb if self._anchored else 0.0
+        anchor = anchor_of(burst, drift)
+        if anchor is None:
+            self._once("missing", self._monoraw.mono_ns, "the PHC answered no read")
+            return
+        raw_ns, mono_ns = self._anchor_time(anchor, pairs)
+        if not anchor.consistent:
+            cause = "reads of one burst contradict each other: the PHC or the local clock was stepped"
+            self._tags.append(Tag("outlier", mono_ns, 0, cause))
+            return
+        self._episodes.discard("missing")
+        self._anchored = True
+        offset_raw = anchor.offset_ns + raw_ns - anchor.local_ns
+        sample = Sample(raw_ns, raw_ns - offset_raw, anchor.read_delay_ns, var=anchor.var)
+        self._collect(self._anchors.update(sample))
+
+    def observe_samples(self, samples: list[Sample]) -> list[Verdict]:
+        """Take two-sided samples whose local clock is raw, as a replay does; return the final verdicts."""
+        self._anchored = True
+        out: list[Verdict] = []
+        for sample in samples:
+            out += self._anchors.update(sample)
+        return out
+
+    def path_changed(self, mono_ns: int, cause: str) -> None:
+        """Tell that a setting on the packets' way was changed: the envelope may shift, the clock does not."""
+        self._envelope.path_changed(mono_ns, cause)
+
+    def steer_phc(self, change_ppb: float) -> None:
+        """Tell that the PHC's own dialled frequency was changed by `change_ppb` since the last tick."""
+        self._anchors.steer(-change_ppb)
+        self._envelope.track.bank.steer(-change_ppb)
+
+    # The tick.
+
+    def tick(self, pairs: ClockPairs, steering: Steering) -> ClockReport:
+        """Bring everything up to now; `pairs` are read after the windows were drained."""
+        self._monoraw.observe(pairs, steering)
+        mono_ns, raw_ns = self._monoraw.mono_ns, self._monoraw.raw_ns
+        best = pairs.best()
+        realtime_ns = int(pairs.realtime_ns[best])
+        tai_utc_s = round((int(pairs.tai_ns[best]) - realtime_ns) * 1e-9)
+        self._anchors.tai_utc_s = self._envelope.tai_utc_s = tai_utc_s
+        slew = self._monoraw.rate_ppb
+        envelope = self._envelope
+        drift = envelope.track.estimate().drift_ppb if envelope.accepted_mono_ns is not None else 0.0
+        self._collect_envelope(envelope.process(mono_ns, _against_mono(drift, slew)))
+
+        state, reason, anchored = self._state(mono_ns, raw_ns)
+        kernel = self._kernel_drift()
+        usable = self._anchored if anchored else envelope.accepted_mono_ns is not None
+        if not usable:
+            return self._empty_report(state, reason, mono_ns, kernel)
+        track = self._anchors.track if anchored else envelope.track
+        estimate = track.estimate()
+        offset_raw, sigma = track.offset_at(raw_ns)
+        offset_ns = offset_raw + self._monoraw.ahead_ns(mono_ns)
+        drift_mono = _against_mono(estimate.drift_ppb, slew)
+        drift_sigma = sqrt(estimate.drift_var)
+        hw_ns = mono_ns - offset_ns
+        if hw_ns < EPOCH_UNSET_BELOW_NS:
+            self._once(
+                "epoch_unset", mono_ns, "the hardware clock counts from 1970: drift is usable, offset is not"
+            )
+            timescale = "unset"
+        else:
+            self._episodes.discard("epoch_unset")
+            timescale = timescale_of(hw_ns - realtime_ns, tai_utc_s)
+        unknown = self._unknown_ns(anchored)
+        model = None
+        if state != "invalid":
+            model = self._next_model(mono_ns, hw_ns, drift_mono, 0.0 if anchored else self._below(track))
+        self._model = model
+        tags, self._tags = tuple(self._tags), []
+        return ClockReport(
+            self.key,
+            state,
+            mono_ns,
+            offset_ns,
+            sigma,
+            P99_SIGMAS * sigma + unknown,
+            drift_mono,
+            estimate.drift_ppb,
+            drift_sigma,
+            P99_SIGMAS * drift_sigma,
+            tags,
+            model,
+            self._predict(track, raw_ns, mono_ns, unknown),
+            self._anchors.accepted if anchored else envelope.counts.used,
+            timescale,
+            reason,
+            *kernel,
+        )
+
+    def _state(self, mono_ns: int, raw_ns: int) -> tuple[State, str, bool]:
+        """Return (state, its reason, whether the anchors and not the envelope give the estimate)."""
+        if self._anchored:
+            state = self._anchors.state(raw_ns)
+            if state in ("tracking", "init"):
+                return state, "", True
+            relative, why = self._envelope_state(mono_ns)
+            if relative == "relative":
+                return relative, "no PHC reads: following the packets' envelope", False
+            return state, f"no usable PHC read; {why}" if why else "no usable PHC read", True
+        return (*self._envelope_state(mono_ns), False)
+
+    def _envelope_state(self, mono_ns: int) -> tuple[State, str]:
+        envelope = self._envelope
+        if envelope.accepted_mono_ns is None:
+            if self._first_packet_ns is not None and mono_ns - self._first_packet_ns > _SOFTWARE_AFTER_NS:
+                cause = "packets carry no hardware stamp"
+                self._once("missing", mono_ns, cause)
+                return "software", cause
+            return "init", ""
+        silence = mono_ns - envelope.accepted_mono_ns
+        if silence > MAX_HOLDOVER_NS:
+            return "invalid", f"no usable stamp for {silence // 1_000_000_000} s"
+        if silence > max(_HOLDOVER_AFTER_NS, _HOLDOVER_INTERVALS * envelope.interval_ns):
+            return "holdover", self._silence_reason(mono_ns)
+        self._episodes.discard("missing")
+        young = envelope.accepted_mono_ns - envelope.started_mono_ns < _INIT_SPAN_NS
+        if young or sqrt(envelope.track.estimate().drift_var) > _INIT_DRIFT_SIGMA_PPB:
+            return "init", ""
+        return "relative", ""
+
+    def _silence_reason(self, mono_ns: int) -> str:
+        if self._envelope.stale:
+            return "hardware stamps repeat"
+        if self._stamped_ns is not None and mono_ns - self._stamped_ns <= _HOLDOVER_AFTER_NS:
+            return "every packet is queued above the envelope"
+        if self._missing:
+            self._once("missing", mono_ns, "packets carry no hardware stamp any more")
+            return "packets carry no hardware stamp any more"
+        return "no packets"
+
+    def _empty_report(
+        self, state: State, reason: str, mono_ns: int, kernel: tuple[float | None, int]
+    ) -> ClockReport:
+        tags, self._tags = tuple(self._tags), []
+        unbounded = float("inf")
+        return ClockReport(
+            self.key, state, mono_ns, 0, unbounded, unbounded, 0.0, 0.0, unbounded, unbounded, tags, None, (), 0,
+            "unknown", reason, *kernel,
+        )  # fmt: skip
+
+    def _unknown_ns(self, anchored: bool) -> float:
+        """Return what no averaging tells: read asymmetry, or the base delay of the path."""
+        if anchored:
+            return self._anchors.read_delay_floor_ns / 2.0
+        return float(ASSUMED_BASE_DELAY_NS if self.base_delay_ns is None else self.base_delay_ns)
+
+    def _predict(self, track: Track, raw_ns: int, mono_ns: int, unknown: float) -> tuple[Prediction, ...]:
+        ahead = self._monoraw.ahead_ns(mono_ns)
+        slew, slew_sigma = self._monoraw.rate_ppb, self._monoraw.rate_sigma_ppb
+        out = []
+        for horizon in HORIZONS_S:
+            offset, sigma = track.offset_at(raw_ns + round(horizon * 1e9))
+            sigma = sqrt(sigma * sigma + (slew_sigma * horizon) ** 2)
+            offset += ahead + round(slew * horizon)
+            out.append(Prediction(horizon, offset, sigma, P99_SIGMAS * sigma + unknown))
+        return tuple(out)
+
+    def _below(self, track: Track) -> float:
+        return _BELOW_ENVELOPE_SIGMAS * sqrt(self._envelope.noise_var)
+
+    def _next_model(self, mono_ns: int, hw_ns: int, drift_mono_ppb: float, below_ns: float) -> ClockModel:
+        steps = self._anchors.steps + self._envelope.steps
+        resets = self._anchors.resets + self._envelope.resets
+        step = steps != self._steps or self._model is None
+        new_epoch = self._model is not None and (step or resets != self._resets)
+        self._steps, self._resets = steps, resets
+        return next_model(
+            self._model,
+            mono_ns,
+            hw_ns + round(below_ns),
+            drift_mono_ppb,
+            step=step,
+            new_epoch=new_epoch,
+            slew_s=_MODEL_SLEW_S,
+            validity_ns=MODEL_VALIDITY_NS,
+        )
+
+    def _kernel_drift(self) -> tuple[float | None, int]:
+        if not self._kernel_drifts:
+            return None, 0
+        drifts = np.concatenate(self._kernel_drifts)
+        self._kernel_drifts.clear()
+        baselines = drifts["drift_baseline_ns"]
+        longest = int(baselines.max())
+        chosen = drifts["drift_mono_ppb"][baselines >= _BASELINE_SHARE * longest]
+        return float(np.median(chosen)), longest
+
+    # Tags.
+
+    def _once(self, kind: Literal["missing", "epoch_unset", "stale"], mono_ns: int, cause: str) -> None:
+        """Tag the start of an episode, not every packet of it."""
+        if kind not in self._episodes:
+            self._episodes.add(kind)
+            self._tags.append(Tag(kind, mono_ns, 0, cause))
+
+    def _collect(self, verdicts: list[Verdict]) -> None:
+        for v in verdicts:
+            mono_ns = v.local_ns + self._monoraw.mono_ns - self._monoraw.raw_ns
+            if v.kind in ("missing", "epoch_unset", "stale"):
+                self._once(v.kind, mono_ns, v.cause)
+                continue
+            self._episodes.discard("stale")
+            if v.kind is not None:
+                self._tags.append(Tag(v.kind, mono_ns, v.size_ns, v.cause))
+
+    def _collect_envelope(self, tags: list[Tag]) -> None:
+        """Take the envelope's tags; what the anchors did not see was the path, not the clock."""
+        fresh = self._anchored and self._anchors.state(self._monoraw.raw_ns) == "tracking"
+        for tag in tags:
+            if not fresh:
+                self._tags.append(tag)
+            elif tag.kind in ("phase_step", "path_change") and not self._anchor_stepped(tag):
+                cause = "the envelope moved, the PHC did not"
+                size = tag.size_ns if tag.kind == "path_change" else -tag.size_ns
+                self._tags.append(Tag("path_change", tag.mono_ns, size, cause))
+
+    def _anchor_stepped(self, tag: Tag) -> bool:
+        near = 1_000_000_000
+        return any(
+            t.kind not in ("path_change", "outlier") and abs(t.mono_ns - tag.mono_ns) < near
+            for t in self._tags
+        )
+
+    def _anchor_time(self, anchor: Anchor, pairs: ClockPairs) -> tuple[int, int]:
+        """Return (raw, mono) of an anchor whose local clock may be either, or realtime."""
+        if anchor.local_clock == "raw":
+            return anchor.local_ns, anchor.local_ns + self._monoraw.mono_ns - self._monoraw.raw_ns
+        mono_ns = anchor.local_ns
+        if anchor.local_clock == "realtime":
+            best = pairs.best()
+            mono_ns += int(pairs.mono_ns[best]) - int(pairs.realtime_ns[best])
+        return mono_ns - self._monoraw.ahead_ns(mono_ns), mono_ns
+
+
+def _against_mono(drift_raw_ppb: float, slew_ppb: float) -> float:
+    """Return d(mono - hw)/dmono from d(raw - hw)/draw and d(mono - raw)/draw, all in ppb."""
+    return (drift_raw_ppb + slew_ppb) / (1.0 + slew_ppb * 1e-9)

@@ -1,0 +1,390 @@
+"""Two-sided samples (PHC reads, recordings) to offset, drift and verdicts, one sample at a time.
+
+Live and replayed samples take this same way. A sample may come without a stamp, with an old one, or with one
+that does not fit; its verdict is final at the latest three samples later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import Literal
+
+from agent.clock.jumps import (
+    CUSUM_CLIP,
+    CUSUM_LIMIT,
+    CUSUM_SPAN,
+    GATE_SIGMAS,
+    LOOK_AHEAD,
+    TagKind,
+    grows,
+    name_bounce,
+    name_step,
+    shape_of,
+)
+from agent.clock.kalman import BankState, Estimate
+from agent.clock.track import Suspect, Track
+
+State = Literal["init", "tracking", "relative", "holdover", "software", "invalid"]
+
+# Stamps below this (1975) come from a clock that nobody has set: it counts from 1970 or from its power-on.
+EPOCH_UNSET_BELOW_NS = 5 * 365 * 86_400 * 1_000_000_000
+# Noise of a read that took no longer than the fastest: PHC reads jitter by some percent of their delay.
+_NOISE_FLOOR_NS = 20.0
+_NOISE_PER_DELAY = 0.02
+# Without a read delay: a hardware stamp against a good local stamp.
+_DEFAULT_NOISE_NS = 30.0
+# Huber's limit for two-sided noise, in sqrt(S).
+_HUBER = 2.5
+# Fewer samples than this, or a drift known worse than this, and the clock is still being found.
+_INIT_SAMPLES = 4
+_INIT_DRIFT_SIGMA_PPB = 20_000.0
+# Silence of this length, or of this many usual intervals, is holdover.
+_HOLDOVER_AFTER_NS = 1_000_000_000
+_HOLDOVER_INTERVALS = 4.0
+_SOFTWARE_AFTER = 3
+MAX_HOLDOVER_NS = 1_800_000_000_000
+# p99 of a normal, with room for Q and R being estimates themselves (measured in the unit tests).
+P99_SIGMAS = 2.576 * 1.1
+# The fastest read is searched among the last one to two of these.
+_DELAY_BLOCK = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One comparison of the local clock with the hardware clock.
+
+    `hw_ns` is None when there was no stamp (0 means the same). `seq` and `hw_seq`, if both are given, say which
+    packet the sample is of and which the stamp was taken for. `var` overrides the variance from the delay.
+    """
+
+    local_ns: int
+    hw_ns: int | None
+    read_delay_ns: int | None = None
+    seq: int | None = None
+    hw_seq: int | None = None
+    var: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of sample `index`: its tag, if any, and the weight that it had in the estimate (0..1).
+
+    `size_ns` as in `Tag`.
+    """
+
+    index: int
+    local_ns: int
+    kind: TagKind | None
+    size_ns: int
+    cause: str
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Accepted:
+    """A sample in the estimate whose verdict may still change: it could be the first after a small step."""
+
+    sample: Suspect
+    normalised: float
+    before: tuple[int, BankState]
+    verdict: Verdict
+
+
+class _FastestRead:
+    """The smallest read delay of the last one to two blocks of samples."""
+
+    __slots__ = ("_count", "_current", "_previous")
+
+    def __init__(self) -> None:
+        self._current: int | None = None
+        self._previous: int | None = None
+        self._count = 0
+
+    def add(self, delay_ns: int) -> int:
+        if self._count == _DELAY_BLOCK:
+            self._previous, self._current, self._count = self._current, None, 0
+        self._count += 1
+        self._current = delay_ns if self._current is None else min(self._current, delay_ns)
+        return self._current if self._previous is None else min(self._current, self._previous)
+
+
+class Estimator:
+    """Offset and drift of a hardware clock against an unsteered local clock, with verdicts.
+
+    With `local_is_realtime` the time scale of the hardware clock is told too. `steps` counts re-anchorings of
+    the offset, `resets` those of the drift; `accepted` samples are in the estimate.
+    """
+
+    def __init__(self, *, tai_utc_s: int = 0, local_is_realtime: bool = False) -> None:
+        self.track = Track()
+        self.tai_utc_s = tai_utc_s
+        self._local_is_realtime = local_is_realtime
+        self._fastest = _FastestRead()
+        self._held: list[Suspect] = []
+        self._held_from: tuple[int, BankState] | None = None
+        self._recent: list[_Accepted] = []
+        self._last_hw_ns: int | None = None
+        self._interval_ns = 0.0
+        self._last_local_ns = 0
+        self._missing_in_a_row = 0
+        self.accepted_ns: int | None = None
+        self.read_delay_floor_ns = 0
+        self.count = 0
+        self.accepted = 0
+        self.steps = 0
+        self.resets = 0
+        self.epoch_unset = False
+        self.timescale: Literal["tai", "utc", "unset", "unknown"] = "unknown"
+
+    def update(self, sample: Sample) -> list[Verdict]:
+        """Take one sample, local times increasing; return the verdicts that have become final.
+
+        A verdict is returned once per sample, in any order, at most three samples late.
+        """
+        index = self.count
+        self.count += 1
+        if self._last_local_ns and sample.local_ns > self._last_local_ns:
+            span = float(sample.local_ns - self._last_local_ns)
+            self._interval_ns += (span - self._interval_ns) / min(self.count - 1, 16)
+        self._last_local_ns = sample.local_ns
+        return self._look_at(index, sample) + self._judge_overdue(index)
+
+    def flush(self) -> list[Verdict]:
+        """Return the verdicts of what is still held: there will be no more samples."""
+        return self._settle() + (self._judge() if self._held else [])
+
+    def state(self, local_ns: int) -> State:
+        """Return the state at `local_ns`."""
+        if self.accepted_ns is None:
+            return "software" if self._missing_in_a_row >= _SOFTWARE_AFTER else "init"
+        silence = local_ns - self.accepted_ns
+        if silence > MAX_HOLDOVER_NS:
+            return "invalid"
+        if silence > max(_HOLDOVER_AFTER_NS, _HOLDOVER_INTERVALS * self._interval_ns):
+            return "holdover"
+        if self.accepted < _INIT_SAMPLES or sqrt(self.estimate().drift_var) > _INIT_DRIFT_SIGMA_PPB:
+            return "init"
+        return "tracking"
+
+    def estimate(self) -> Estimate:
+        """Return drift (ppb, local against hardware) and variances at the last sample."""
+        return self.track.estimate()
+
+    def offset_at(self, local_ns: int) -> tuple[int, float]:
+        """Return (offset in ns, sigma in ns) predicted for `local_ns`, not before the last sample."""
+        return self.track.offset_at(local_ns)
+
+    def steer(self, drift_ppb: float) -> None:
+        """Add a known change of drift, dialled into one of the clocks since the last sample."""
+        self.track.bank.steer(drift_ppb)
+
+    def bound_ns(self, sigma_ns: float) -> float:
+        """Return the p99 bound for a prediction of this sigma: half the fastest read may be asymmetry."""
+        return P99_SIGMAS * sigma_ns + self.read_delay_floor_ns / 2.0
+
+    def _look_at(self, index: int, sample: Sample) -> list[Verdict]:
+        hw_ns = sample.hw_ns
+        if not hw_ns:
+            self._missing_in_a_row += 1
+            return [Verdict(index, sample.local_ns, "missing", 0, "no hardware stamp", 0.0)]
+        self._missing_in_a_row = 0
+        stale = self._staleness(sample, hw_ns)
+        self._last_hw_ns = hw_ns
+        if stale:
+            return [Verdict(index, sample.local_ns, "stale", 0, stale, 0.0)]
+        self.epoch_unset = hw_ns < EPOCH_UNSET_BELOW_NS
+        self._learn_timescale(sample.local_ns, hw_ns)
+        return self._take(index, sample, hw_ns)
+
+    def _staleness(self, sample: Sample, hw_ns: int) -> str:
+        if sample.seq is not None and sample.hw_seq is not None and sample.seq != sample.hw_seq:
+            return f"the stamp belongs to packet {sample.hw_seq}, not to {sample.seq}"
+        if hw_ns == self._last_hw_ns:
+            return "the same hardware stamp again"
+        return ""
+
+    def _learn_timescale(self, local_ns: int, hw_ns: int) -> None:
+        if self.epoch_unset:
+            self.timescale = "unset"
+        elif self._local_is_realtime:
+            self.timescale = timescale_of(hw_ns - local_ns, self.tai_utc_s)
+
+    def _variances(self, sample: Sample) -> tuple[float, float]:
+        """Return (variance to be scaled by the noise seen, variance by this read's own excess delay)."""
+        delay = sample.read_delay_ns
+        if delay is None:
+            return (_DEFAULT_NOISE_NS**2 if sample.var is None else sample.var), 0.0
+        fastest = self._fastest.add(delay)
+        self.read_delay_floor_ns = fastest
+        if sample.var is not None:
+            return sample.var, 0.0
+        floor = max(_NOISE_FLOOR_NS, _NOISE_PER_DELAY * fastest)
+        return floor * floor, ((delay - fastest) / 2.0) ** 2
+
+    def _take(self, index: int, sample: Sample, hw_ns: int) -> list[Verdict]:
+        offset_ns = sample.local_ns - hw_ns
+        nominal, extra = self._variances(sample)
+        track = self.track
+        if self.accepted_ns is None or sample.local_ns - self.accepted_ns > MAX_HOLDOVER_NS:
+            track.start(sample.local_ns, offset_ns, nominal + extra)
+            self.steps += 1
+            self.accepted_ns, self.accepted = sample.local_ns, 1
+            self._recent.clear()
+            return [self._verdict(index, sample.local_ns, 1.0)]
+        before = track.save()
+        track.advance(sample.local_ns)
+        residual, predicted_var = track.residual(offset_ns)
+        var = nominal * track.noise.scale + extra
+        half_delay = (sample.read_delay_ns or 0) / 2.0
+        spread = sqrt(predicted_var + var)
+        delay = sample.read_delay_ns or 0
+        suspect = Suspect(index, sample.local_ns, offset_ns, residual, nominal, extra, delay)
+        if abs(residual) > max(GATE_SIGMAS * spread, half_delay):
+            out = self._settle()
+            if not self._held:
+                self._held_from = before
+            self._held.append(suspect)
+            return out + (self._judge() if len(self._held) > LOOK_AHEAD else [])
+        out = self._returned() if self._held else []
+        verdict = self._verdict(index, sample.local_ns, self._accept(suspect))
+        self._recent.append(_Accepted(suspect, residual / spread, before, verdict))
+        if len(self._recent) < CUSUM_SPAN:
+            return out
+        if self._small_step():
+            return out + self._judge_small()
+        return [*out, self._recent.pop(0).verdict]
+
+    def _accept(self, s: Suspect) -> float:
+        self.accepted_ns = s.local_ns
+        self.accepted += 1
+        return self.track.accept(s.offset_ns, s.nominal_var, s.extra_var, _HUBER, _HUBER)
+
+    def _settle(self) -> list[Verdict]:
+        """Return the verdicts that were kept in case of a small step: none has shown."""
+        out = [a.verdict for a in self._recent]
+        self._recent.clear()
+        return out
+
+    def _verdict(self, index: int, local_ns: int, weight: float) -> Verdict:
+        if self.epoch_unset:
+            cause = "the hardware clock counts from 1970: drift is usable, offset is not"
+            return Verdict(index, local_ns, "epoch_unset", 0, cause, weight)
+        return Verdict(index, local_ns, None, 0, "", weight)
+
+    def _returned(self) -> list[Verdict]:
+        """Judge held samples after which a fitting one came: they were bounces."""
+        out = []
+        for s in self._held:
+            tolerance = max(4.0 * sqrt(s.nominal_var * self.track.noise.scale), s.read_delay_ns / 2.0)
+            kind, cause = name_bounce(-s.residual_ns, tolerance)
+            out.append(Verdict(s.index, s.local_ns, kind, -s.residual_ns, cause, 0.0))
+        self._held.clear()
+        return out
+
+    def _judge_overdue(self, index: int) -> list[Verdict]:
+        """Keep the promise of three samples also when the ones between had no stamp."""
+        out = []
+        while self._recent and index - self._recent[0].sample.index >= LOOK_AHEAD:
+            out.append(self._recent.pop(0).verdict)
+        if self._held and index - self._held[0].index >= LOOK_AHEAD:
+            out += self._judge()
+        return out
+
+    def _judge(self) -> list[Verdict]:
+        """Judge held samples that did not return."""
+        held = self._held
+        self._held = []
+        if len(held) < 2 or self._held_from is None:
+            return [self._outlier(s) for s in held]
+        track = self.track
+        times = [track.seconds(s.local_ns) for s in held]
+        noise = max(s.nominal_var for s in held) * track.noise.scale
+        drift_sigma = sqrt(track.estimate().drift_var)
+        half_delay = max(s.read_delay_ns for s in held) / 2.0
+        tolerance = max(GATE_SIGMAS * sqrt(noise), half_delay, 3.0 * drift_sigma * (times[-1] - times[0]))
+        shape, slope = shape_of(times, [s.residual_ns for s in held], tolerance)
+        if shape == "erratic" or (len(held) <= 2 and shape != "step"):
+            return [self._outlier(s) for s in held]
+        onset = held[0]
+        track.restore(self._held_from)
+        track.advance(onset.local_ns)
+        size = -onset.residual_ns
+        if shape == "ramp":
+            size = -held[-1].residual_ns
+            kind: TagKind = "freq_step"
+            cause = f"rate of the hardware clock changed by about {-slope:+.0f} ppb"
+            track.release_drift(slope, onset.residual_ns)
+            self.resets += 1
+        else:
+            sizes = sorted(-s.residual_ns for s in held)
+            size = sizes[len(sizes) // 2] if shape == "step" else size
+            kind, cause = name_step(size, max(4.0 * sqrt(noise), half_delay), self.tai_utc_s)
+            track.step(-size)
+            self.steps += 1
+            if shape == "step_and_ramp":
+                track.release_drift(slope, 0.0)
+        return self._replay(held, kind, size, cause)
+
+    def _replay(self, held: list[Suspect], kind: TagKind | None, size: int, cause: str) -> list[Verdict]:
+        """Feed judged samples to the re-anchored track; the first carries the tag."""
+        out = []
+        for s in held:
+            self.track.advance(s.local_ns)
+            weight = self._accept(s)
+            if s is held[0] and kind is not None:
+                out.append(Verdict(s.index, s.local_ns, kind, size, cause, weight))
+            else:
+                out.append(self._verdict(s.index, s.local_ns, weight))
+        return out
+
+    def _small_step(self) -> bool:
+        if self.accepted < 4 * CUSUM_SPAN:
+            return False
+        total = sum(max(-CUSUM_CLIP, min(CUSUM_CLIP, a.normalised)) for a in self._recent)
+        mean = abs(sum(a.sample.residual_ns for a in self._recent)) / CUSUM_SPAN
+        return abs(total) >= CUSUM_LIMIT and mean > max(a.sample.read_delay_ns for a in self._recent) / 2.0
+
+    def _judge_small(self) -> list[Verdict]:
+        """Judge four accepted samples that all stood to one side: go back and take them as a step.
+
+        Unless they grow from nothing: then it is the drift that moves, and the bank follows by itself.
+        """
+        track = self.track
+        recent, self._recent = self._recent, []
+        samples = [a.sample for a in recent]
+        now = track.save()
+        track.restore(recent[0].before)
+        since = track.bank.time_s
+        # Residuals of later ones were taken after the earlier had pulled: measure all from before the first.
+        sizes = []
+        for s in samples:
+            theta, _ = track.offset_at(s.local_ns)
+            sizes.append(s.offset_ns - theta)
+        if grows([track.seconds(s.local_ns) for s in samples], sizes, since):
+            track.restore(now)
+            return [a.verdict for a in recent]
+        size = -round(sum(sizes) / len(sizes))
+        noise = max(s.nominal_var for s in samples) * track.noise.scale
+        kind, cause = name_step(size, 4.0 * sqrt(noise), self.tai_utc_s)
+        track.advance(samples[0].local_ns)
+        track.step(-size)
+        self.steps += 1
+        return self._replay(samples, kind, size, cause)
+
+    def _outlier(self, s: Suspect) -> Verdict:
+        return Verdict(
+            s.index, s.local_ns, "outlier", -s.residual_ns, "fits neither a jump nor the noise", 0.0
+        )
+
+
+def timescale_of(ahead_ns: int, tai_utc_s: int) -> Literal["tai", "utc", "unknown"]:
+    """Return the scale of a clock that is `ahead_ns` of CLOCK_REALTIME (UTC).
+
+    TAI has been 35 to 37 s ahead since 2012; `tai_utc_s` adds the kernel's own figure, if it has one.
+    """
+    near = 500_000_000
+    if abs(ahead_ns) <= near:
+        return "utc"
+    known = {35, 36, 37, tai_utc_s} - {0}
+    return "tai" if any(abs(ahead_ns - s * 1_000_000_000) <= near for s in known) else "unknown"

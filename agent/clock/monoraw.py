@@ -1,0 +1,99 @@
+"""The relation of CLOCK_MONOTONIC to CLOCK_MONOTONIC_RAW: what the kernel stamps with against what is steady.
+
+mono is raw, steered: by the frequency that adjtimex shows, and by slews that it does not show. The dialled
+frequency is taken as known; the pairs of reads tell the rest.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import sqrt
+from typing import TYPE_CHECKING
+
+from agent.clock.kalman import DriftBank
+
+if TYPE_CHECKING:
+    from agent.ffi.clocks import ClockPairs, Steering
+
+# Slews that adjtimex does not show (a PLL's phase correction, adjtime) reach 500 ppm, but come seldom.
+_HIDDEN_WALKS_PPB = (0.5, 50.0, 5000.0)
+_INITIAL_SLEW_VAR = 1000.0**2
+# Two clock reads back to back: what the vDSO leaves of noise.
+_READ_NOISE_NS = 10.0
+_HISTORY = 64
+_GATE_SIGMAS = 6.0
+
+
+class MonoRaw:
+    """mono - raw as a function of time, from clock pairs and known steering."""
+
+    def __init__(self) -> None:
+        self._bank = DriftBank(_HIDDEN_WALKS_PPB)
+        self._raw0_ns = 0
+        self._base_ns = 0
+        self._steering_ppb = 0.0
+        self._history: deque[tuple[int, int]] = deque(maxlen=_HISTORY)
+        self.mono_ns = 0
+        self.raw_ns = 0
+
+    @property
+    def rate_ppb(self) -> float:
+        """d(mono - raw)/draw now, in ppb: the dialled frequency plus what is slewed besides."""
+        return self._bank.estimate().drift_ppb
+
+    @property
+    def rate_sigma_ppb(self) -> float:
+        """Standard deviation of `rate_ppb`."""
+        return sqrt(self._bank.estimate().drift_var)
+
+    def observe(self, pairs: ClockPairs, steering: Steering | None) -> None:
+        """Take this moment's pairs; `steering` is mono's dialled frequency, None where it was not read."""
+        best = pairs.best()
+        mono, raw, width = int(pairs.mono_ns[best]), int(pairs.raw_ns[best]), float(pairs.width_ns[best])
+        dialled = self._steering_ppb if steering is None else steering.freq_ppb
+        var = _READ_NOISE_NS**2 + width * width / 12.0
+        bank = self._bank
+        if not bank.started:
+            self._raw0_ns, self._base_ns = raw, mono - raw
+            bank.start(0.0, 0.0, var)
+            bank.steer(dialled)
+            bank.limit_drift(_INITIAL_SLEW_VAR)
+        elif raw > self.raw_ns:
+            self._follow(raw, mono - raw - self._base_ns, var, dialled)
+        self._steering_ppb = dialled
+        if raw >= self.raw_ns:
+            self.mono_ns, self.raw_ns = mono, raw
+            theta, _ = bank.forecast(0.0)
+            self._history.append((mono, self._base_ns + round(theta)))
+
+    def ahead_ns(self, mono_ns: int) -> int:
+        """Return mono - raw at `mono_ns`: between the known moments by interpolation, beyond by the rate."""
+        history = self._history
+        last_mono, last_ahead = history[-1]
+        if mono_ns >= last_mono:
+            return last_ahead + round((mono_ns - last_mono) * self.rate_ppb * 1e-9)
+        later = history[-1]
+        for i in range(len(history) - 2, -1, -1):
+            earlier = history[i]
+            if mono_ns >= earlier[0]:
+                part = (mono_ns - earlier[0]) / (later[0] - earlier[0])
+                return earlier[1] + round(part * (later[1] - earlier[1]))
+            later = earlier
+        return later[1]
+
+    def _follow(self, raw: int, ahead: int, var: float, dialled: float) -> None:
+        bank = self._bank
+        now = (raw - self._raw0_ns) * 1e-9
+        span = now - bank.time_s
+        bank.advance(now)
+        change = dialled - self._steering_ppb
+        if change:
+            # Some time in the span it was dialled: half of it on average, +- span/sqrt(12).
+            bank.steer(change, span / 2.0)
+            bank.release_drift(0.0, (change * span) ** 2 / 12.0)
+        theta, predicted_var = bank.forecast(0.0)
+        # A residual far out is a slew that adjtimex does not show (mono never steps): admit it at once.
+        residual = ahead - theta
+        if residual * residual > _GATE_SIGMAS**2 * (predicted_var + var):
+            bank.release_drift((residual / span) ** 2, residual * residual)
+        bank.update(ahead, var)
