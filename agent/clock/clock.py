@@ -281,10 +281,14 @@ class Clock:
         )  # fmt: skip
 
     def _unknown_ns(self, anchored: bool) -> float:
-        """Return what no averaging tells: read asymmetry, or the base delay of the path."""
+        """Return what no averaging tells: read asymmetry, or the path's base delay and the least queueing.
+
+        While a jump is suspected but not yet judged, it may be one.
+        """
         if anchored:
-            return self._anchors.read_delay_floor_ns / 2.0
-        return float(ASSUMED_BASE_DELAY_NS if self.base_delay_ns is None else self.base_delay_ns)
+            return self._anchors.read_delay_floor_ns / 2.0 + self._anchors.suspected_ns
+        base = ASSUMED_BASE_DELAY_NS if self.base_delay_ns is None else self.base_delay_ns
+        return base + sqrt(self._envelope.noise_var) + self._envelope.suspected_ns
 
     def _predict(self, track: Track, raw_ns: int, mono_ns: int, unknown: float) -> tuple[Prediction, ...]:
         ahead = self._monoraw.ahead_ns(mono_ns)

@@ -36,6 +36,9 @@ _ABOVE, _BELOW = 1.5, 4.0
 
 # Suspects are judged when this many sub-intervals agree, an upward shift over no less than this span.
 _JUDGE_AFTER = 4
+_WARM_UP_NS = 200_000_000
+# So soon after the start nothing is known well enough to call a jump: what does not fit starts it anew.
+_YOUNG_NS = 1_000_000_000
 _UP_SPAN_NS = 80_000_000
 _RAMP_SPAN_NS = 400_000_000
 # Downward shifts that neither stay flat nor return are taken at their lowest after this many.
@@ -48,16 +51,16 @@ _NOT_QUEUEING_NS = 1_000_000_000
 _FLAT_OF, _FLAT_NEEDED = 5, 4
 _TOLERANCE_SIGMAS = 4.0
 _TOLERANCE_FLOOR_NS = 150.0
-# Tight: window scatter has grown by no more than this.
-_TIGHT_FACTOR = 3.0
-_TIGHT_SLACK_NS = 200.0
+# Tight: the windows' spread above their lowest has grown by no more than this.
+_TIGHT_FACTOR = 1.7
+_TIGHT_SLACK_NS = 100.0
 # What an applied change may do to the envelope, and for how long after it.
 _CHANGE_MAX_NS = 100_000
 _CHANGE_SPAN_NS = 1_000_000_000
 
 # A path's base is the smallest it showed over one to two of these; it counts after so many sub-intervals.
 _BASE_BLOCK_NS = 1_000_000_000
-_PATH_KNOWN_AFTER = 5
+_PATH_KNOWN_AFTER = 25
 _PATH_ACTIVE_NS = 500_000_000
 _PATH_FORGET_NS = 60_000_000_000
 # Packets of a frozen stamp span more than this of local time.
@@ -68,7 +71,8 @@ _STALE_SPAN_NS = 100_000
 class PathMinimum:
     """The least queued pair of one path in one sub-interval: mono - hw, exact, and what stood around it.
 
-    `scatter_ns` is the mean spacing of the lowest window minima, -1 with a single window.
+    `scatter_ns` is the mean spacing of the lowest window minima, -1 with a single window; `spread_ns` the height
+    of the median window above the lowest.
     """
 
     path: int
@@ -76,6 +80,7 @@ class PathMinimum:
     offset_ns: int
     windows: int
     scatter_ns: float
+    spread_ns: float
     frozen: bool
 
 
@@ -115,16 +120,18 @@ def collapse(windows: WindowArray, drift_mono_ppb: float, sub_ns: int = SUB_INTE
     counts = np.diff(np.append(starts, len(key)))
     rank = np.minimum(counts - 1, _SCATTER_RANK)
     spacing = (level[starts + rank] - level[starts]) / np.maximum(rank, 1)
+    spread = level[starts + counts // 2] - level[starts]
     frozen = _frozen(windows)[order]
     rows = order[starts]
     out: list[SubInterval] = []
     last = -1
-    for group, at, what, count, scatter, stuck in zip(
+    for group, at, what, count, scatter, wide, stuck in zip(
         key[starts].tolist(),
         mono[rows].tolist(),
         offset[rows].tolist(),
         counts.tolist(),
         spacing.tolist(),
+        spread.tolist(),
         np.logical_or.reduceat(frozen, starts).tolist(),
         strict=True,
     ):
@@ -133,9 +140,21 @@ def collapse(windows: WindowArray, drift_mono_ppb: float, sub_ns: int = SUB_INTE
             out.append(SubInterval((index + first_sub) * sub_ns, []))
             last = index
         out[-1].minima.append(
-            PathMinimum(group & 0xFFFFFFFF, at, what, count, scatter if count > 1 else -1.0, stuck)
+            PathMinimum(group & 0xFFFFFFFF, at, what, count, scatter if count > 1 else -1.0, wide, stuck)
         )
     return out
+
+
+def rough_drift_ppb(subs: list[SubInterval]) -> float:
+    """Return d(mono - hw)/dmono by Theil and Sen: the median slope between the sub-intervals' lowest pairs."""
+    lowest = [min(s.minima, key=lambda m: m.offset_ns) for s in subs]
+    slopes = [
+        (b.offset_ns - a.offset_ns) / (b.mono_ns - a.mono_ns) * 1e9
+        for i, a in enumerate(lowest)
+        for b in lowest[i + 1 : i + 32]
+        if b.mono_ns > a.mono_ns
+    ]
+    return median(slopes) if slopes else 0.0
 
 
 def _frozen(windows: WindowArray) -> npt.NDArray[np.bool_]:
@@ -168,7 +187,7 @@ class _Path:
             self.previous_min, self.block_min, self.block_start_ns = self.block_min, None, mono_ns
         self.block_min = above_ns if self.block_min is None else min(self.block_min, above_ns)
         low = self.block_min if self.previous_min is None else min(self.block_min, self.previous_min)
-        if self.known or self.seen >= _PATH_KNOWN_AFTER:
+        if self.seen >= _PATH_KNOWN_AFTER:
             self.base_ns, self.known = max(low, 0), True
 
     def shift_base(self, by_ns: int) -> None:
@@ -190,7 +209,7 @@ class _Held:
     offset_ns: int
     residual_ns: int
     var: float
-    scatter_ns: float
+    spread_ns: float
     by_path: dict[int, int]
 
 
@@ -236,7 +255,7 @@ class Envelope:
     _done_mono_ns: int = 0
     _held: list[_Held] = field(default_factory=list)
     _held_from: tuple[int, BankState] | None = None
-    _scatter_ref: float = 0.0
+    _spread_ref: float = 0.0
     _typical_var: float = _FLOOR_NS**2
     _changes: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=16))
     _lift: _Lift | None = None
@@ -260,6 +279,11 @@ class Envelope:
             return []
         ready_until = (now_mono_ns - _WINDOW_LAG_NS) // SUB_INTERVAL_NS * SUB_INTERVAL_NS
         at = pending["envelope"]["mono_ns"]
+        if self.accepted_mono_ns is None:
+            # The first sub-intervals need a drift to be collapsed with: a little of everything, then all at once.
+            if ready_until - int(at.min()) < _WARM_UP_NS:
+                return []
+            drift_mono_ppb = rough_drift_ppb(collapse(pending, 0.0))
         ready = at < ready_until
         late = at < self._done_mono_ns
         n_late = int(np.count_nonzero(late))
@@ -275,6 +299,11 @@ class Envelope:
         return tags
 
     @property
+    def suspected_ns(self) -> int:
+        """How far off the estimate is if what is held now turns out to be the clock."""
+        return max((abs(h.residual_ns) for h in self._held), default=0)
+
+    @property
     def noise_var(self) -> float:
         """Variance of a typical sub-interval's minimum, ns^2."""
         return self._typical_var * self.track.noise.scale
@@ -287,7 +316,7 @@ class Envelope:
         local_ns = mono_ns - ahead
         levels: dict[int, int] = {}
         rate = 0.0
-        scatter: list[float] = []
+        spread: list[float] = []
         tags: list[Tag] = []
         stale = 0
         for m in sub.minima:
@@ -303,7 +332,7 @@ class Envelope:
             if m.scatter_ns >= 0.0:
                 measured = m.scatter_ns * m.windows
                 path.scatter_ns += (min(measured, 3.0 * path.scatter_ns) - path.scatter_ns) * 0.1
-                scatter.append(m.scatter_ns)
+                spread.append(m.spread_ns)
             else:
                 measured = 0.0
             levels[m.path] = m.offset_ns + round((mono_ns - m.mono_ns) * drift_mono_ppb * 1e-9) - ahead
@@ -317,14 +346,14 @@ class Envelope:
                 return tags
         self.stale = False
         var = _FLOOR_NS**2 + 1.0 / (rate * rate)
-        return tags + self._compare(mono_ns, local_ns, levels, var, median(scatter) if scatter else -1.0)
+        return tags + self._compare(mono_ns, local_ns, levels, var, median(spread) if spread else -1.0)
 
     def _compare(
-        self, mono_ns: int, local_ns: int, levels: dict[int, int], var: float, scatter: float
+        self, mono_ns: int, local_ns: int, levels: dict[int, int], var: float, spread: float
     ) -> list[Tag]:
         track = self.track
         if self.accepted_mono_ns is None or mono_ns - self.accepted_mono_ns > self.max_holdover_ns:
-            self._start(mono_ns, local_ns, levels, var, scatter)
+            self._start(mono_ns, local_ns, levels, var, spread)
             return []
         before = track.save()
         track.advance(local_ns)
@@ -339,7 +368,7 @@ class Envelope:
             # Only paths that are new: how high they lie is not known yet, where the clock is can wait.
             self._learn_paths(mono_ns, levels, offset_ns - residual)
             return []
-        held = _Held(mono_ns, local_ns, offset_ns, residual, var, scatter, {p: residuals[p] for p in known})
+        held = _Held(mono_ns, local_ns, offset_ns, residual, var, spread, {p: residuals[p] for p in known})
         if abs(residual) <= gate:
             tags = self._returned()
             self._accept(held)
@@ -350,17 +379,16 @@ class Envelope:
         self._held.append(held)
         return self._judge(gate)
 
-    def _start(self, mono_ns: int, local_ns: int, levels: dict[int, int], var: float, scatter: float) -> None:
+    def _start(self, mono_ns: int, local_ns: int, levels: dict[int, int], var: float, spread: float) -> None:
         lowest = min(levels.values())
         self.track.start(local_ns, lowest, var)
         self.accepted_mono_ns = self.started_mono_ns = mono_ns
-        self._scatter_ref = max(scatter, 0.0)
+        self._spread_ref = max(spread, 0.0)
         self._held.clear()
         self.steps += 1
-        for key, level in levels.items():
-            path = self._paths[key]
+        # Until their bases are learnt, the lowest path speaks for all.
+        for path in self._paths.values():
             path.known = True
-            path.learn_base(mono_ns, level - lowest)
 
     def _path_residuals(
         self, levels: dict[int, int], lowest: int, low_residual: int, gate: float
@@ -390,17 +418,23 @@ class Envelope:
         self.accepted_mono_ns = h.mono_ns
         self.counts.used += 1
         self._typical_var += (min(h.var, 9.0 * self._typical_var) - self._typical_var) * 0.05
-        if h.scatter_ns >= 0.0:
-            limit = 3.0 * self._scatter_ref + _TIGHT_SLACK_NS
-            self._scatter_ref += (min(h.scatter_ns, limit) - self._scatter_ref) * 0.05
+        if h.spread_ns >= 0.0:
+            limit = 3.0 * self._spread_ref + _TIGHT_SLACK_NS
+            self._spread_ref += (min(h.spread_ns, limit) - self._spread_ref) * 0.05
         for key, residual in h.by_path.items():
             path = self._paths[key]
             apart = min(abs(residual - h.residual_ns), 3.0 * path.noise_ns + 1000.0)
             path.noise_ns += (apart - path.noise_ns) * 0.1
 
     def _learn_paths(self, mono_ns: int, levels: dict[int, int], offset_ns: int) -> None:
+        """Learn each path's base against the others: a path cannot say how high itself lies."""
+        heights = {k: level - self._paths[k].base_ns for k, level in levels.items() if self._paths[k].known}
         for key, level in levels.items():
-            self._paths[key].learn_base(mono_ns, level - offset_ns)
+            others = [height for k, height in heights.items() if k != key]
+            if others:
+                self._paths[key].learn_base(mono_ns, level - min(others))
+            elif not self._paths[key].known:
+                self._paths[key].learn_base(mono_ns, level - offset_ns)
         if len(self._paths) > len(levels):
             gone = [k for k, p in self._paths.items() if mono_ns - p.last_mono_ns > _PATH_FORGET_NS]
             for key in gone:
@@ -411,7 +445,8 @@ class Envelope:
     def _returned(self) -> list[Tag]:
         """Judge suspects after which a fitting sub-interval came: queueing, or stamps that cannot be."""
         tags = []
-        for h in self._held:
+        young = self._held and self._held[0].mono_ns - self.started_mono_ns < _YOUNG_NS
+        for h in () if young else self._held:
             if h.residual_ns < 0 or h.residual_ns > _NOT_QUEUEING_NS:
                 kind, cause = name_bounce(-h.residual_ns, 4.0 * sqrt(h.var * self.track.noise.scale))
                 tags.append(Tag(kind, h.mono_ns, -h.residual_ns, cause))
@@ -423,12 +458,24 @@ class Envelope:
         held = self._held
         if len(held) < _JUDGE_AFTER:
             return []
+        if held[0].mono_ns - self.started_mono_ns < _YOUNG_NS:
+            return self._start_anew()
         down = sum(h.residual_ns < 0 for h in held)
         sigma = sqrt(median(h.var for h in held) * self.track.noise.scale)
         tolerance = max(_TOLERANCE_SIGMAS * sigma, _TOLERANCE_FLOOR_NS)
         if held[-1].residual_ns < 0:
             return self._judge_down([h for h in held if h.residual_ns < 0], down, tolerance, gate)
         return self._judge_up(tolerance, gate)
+
+    def _start_anew(self) -> list[Tag]:
+        """Begin at the suspects: the lowest of them, so that a burst at the start is not kept as the envelope."""
+        held, self._held = self._held, []
+        lowest = min(held, key=lambda h: h.residual_ns)
+        self.track.start(lowest.local_ns, lowest.offset_ns, lowest.var)
+        self.started_mono_ns = self.accepted_mono_ns = lowest.mono_ns
+        self.resets += 1
+        self._feed([h for h in held if h.mono_ns > lowest.mono_ns])
+        return []
 
     def _judge_down(self, held: list[_Held], down: int, tolerance: float, gate: float) -> list[Tag]:
         if down < _JUDGE_AFTER:
@@ -449,12 +496,12 @@ class Envelope:
     def _judge_up(self, tolerance: float, gate: float) -> list[Tag]:
         held = self._held
         recent = held[-_FLAT_OF:]
-        if len(held) <= _FLAT_OF or recent[-1].mono_ns - recent[0].mono_ns < _UP_SPAN_NS:
+        if len(held) < _FLAT_OF or recent[-1].mono_ns - recent[0].mono_ns < _UP_SPAN_NS:
             return []
         low = min(h.residual_ns for h in recent)
         near = [h for h in recent if h.residual_ns - low <= 2.0 * tolerance]
-        scatter = [h.scatter_ns for h in recent if h.scatter_ns >= 0.0]
-        tight = not scatter or median(scatter) <= _TIGHT_FACTOR * self._scatter_ref + _TIGHT_SLACK_NS
+        spread = [h.spread_ns for h in recent if h.spread_ns >= 0.0]
+        tight = not spread or median(spread) <= _TIGHT_FACTOR * self._spread_ref + _TIGHT_SLACK_NS
         if len(near) >= _FLAT_NEEDED and tight and self._all_alike(recent, low, tolerance, upward=True):
             return self._phase_step(near, True)
         span = held[-1].mono_ns - held[0].mono_ns

@@ -179,6 +179,11 @@ class Estimator:
         """Add a known change of drift, dialled into one of the clocks since the last sample."""
         self.track.bank.steer(drift_ppb)
 
+    @property
+    def suspected_ns(self) -> int:
+        """How far off the estimate is if what is held now turns out to be the clock."""
+        return max((abs(s.residual_ns) for s in self._held), default=0)
+
     def bound_ns(self, sigma_ns: float) -> float:
         """Return the p99 bound for a prediction of this sigma: half the fastest read may be asymmetry."""
         return P99_SIGMAS * sigma_ns + self.read_delay_floor_ns / 2.0

@@ -25,6 +25,8 @@ _INITIAL_DRIFT_VAR = 1e5**2
 _FORGOTTEN_VAR = 1e30
 # How many samples the choice of walk remembers.
 _WEIGHT_MEMORY = 300.0
+# No member is ever ruled out by more than this: a walk shows late, and the bound has to be right before.
+_LEAST_WEIGHT = 0.03
 # A squared normalised residual counts no more than this against a member: one outlier says nothing about Q.
 _SURPRISE_CAP = 9.0
 
@@ -148,8 +150,8 @@ class DriftBank:
             m.score = keep * m.score - 0.5 * (log(s) + min(r * r / s, _SURPRISE_CAP))
             best = max(best, m.score)
         weights = [exp(max(m.score - best, -30.0)) for m in self._members]
-        total = sum(weights)
-        self._weights = [w / total for w in weights]
+        share = (1.0 - _LEAST_WEIGHT * len(weights)) / sum(weights)
+        self._weights = [_LEAST_WEIGHT + share * w for w in weights]
         for m in self._members:
             m.score -= best
 

@@ -67,7 +67,7 @@ class MonoRaw:
             self._history.append((mono, self._base_ns + round(theta)))
 
     def ahead_ns(self, mono_ns: int) -> int:
-        """Return mono - raw at `mono_ns`: between the known moments by interpolation, beyond by the rate."""
+        """Return mono - raw at `mono_ns`: interpolated between the known moments, beyond them by the rate."""
         history = self._history
         last_mono, last_ahead = history[-1]
         if mono_ns >= last_mono:
@@ -79,7 +79,7 @@ class MonoRaw:
                 part = (mono_ns - earlier[0]) / (later[0] - earlier[0])
                 return earlier[1] + round(part * (later[1] - earlier[1]))
             later = earlier
-        return later[1]
+        return later[1] + round((mono_ns - later[0]) * self.rate_ppb * 1e-9)
 
     def _follow(self, raw: int, ahead: int, var: float, dialled: float) -> None:
         bank = self._bank
