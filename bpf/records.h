@@ -23,7 +23,7 @@
 #define STAMP_SKB 2     /* __sk_buff->hwtstamp at tc ingress */
 #define STAMP_XDP 3     /* kfunc bpf_xdp_metadata_rx_timestamp, device-bound */
 
-/* Which hook owns the windows (window_record.hook). */
+/* Which hook owns the windows (config.hook, window_record.hook). */
 #define HOOK_XDP 1
 #define HOOK_TC 2
 
@@ -104,6 +104,8 @@ struct agent_config {
 	__u32 stack_queues;  /* power of two, <= 64; see stack_hists */
 	__u32 frozen;        /* not 0: the degrade ladder stopped everything but the counters */
 	__s64 rewrite_base_ns; /* what to add to PHC time to get the named scale */
+	__u32 rewrite_key;   /* the clock whose model dates packets that carry no hardware stamp */
+	__u32 hook;          /* HOOK_*: which program owns the windows */
 };
 
 /* The leading fields of a value of map "slots", array indexed cpu * slots_per_cpu + hash, read through mmap:
@@ -152,7 +154,7 @@ struct cpu_counters {
 	__u64 tc_packets;     /* tc ingress, all packets (also where XDP owns the windows) */
 	__u64 tx_packets;
 	__u64 tx_bytes;
-	__u64 pad[1];
+	__u64 probation; /* packets whose trailer names a clock that has not yet proved to be one */
 };
 
 /* Map "hists": array, one per slot, same index as the slot, read through mmap; counters only grow (u32, wrap). */
