@@ -1,0 +1,337 @@
+"""Frames from what the loop has in hand: clock reports, controller events, counters; and their bytes."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from agent import __version__
+from agent.telemetry import schema
+from agent.telemetry.schema import (
+    Change,
+    ClockFrame,
+    Delay,
+    DelayFigures,
+    DelayRow,
+    Effect,
+    Frame,
+    Goodbye,
+    Health,
+    Hello,
+    HostDrops,
+    HostFacts,
+    InterfaceFacts,
+    InterfaceHealth,
+    Plan,
+    PlannedChange,
+    RecordLayout,
+    RestoredItem,
+    SinkHealth,
+    Windows,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from agent.clock import ClockReport
+
+
+def pack(frame: Frame) -> bytes:
+    """The frame's bytes in the stream."""
+    data: bytes = msgpack.packb(frame, use_bin_type=True)
+    return data
+
+
+def finite(value: float | None) -> float | None:
+    """The value as a plain float; None where it is unknown (NaN) or unbounded."""
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def record_layout(dtype: np.dtype[Any]) -> RecordLayout:
+    """A structured dtype as plain data: nested fields flattened to dotted names, so that any reader can use it."""
+    names: list[str] = []
+    formats: list[str] = []
+    offsets: list[int] = []
+
+    def walk(inner: np.dtype[Any], prefix: str, base: int) -> None:
+        fields: Mapping[str, Any] = inner.fields or {}
+        for name, (field, offset, *_) in fields.items():
+            if field.fields is not None:
+                walk(field, f"{prefix}{name}.", base + offset)
+            else:
+                names.append(prefix + name)
+                formats.append(field.str)
+                offsets.append(base + offset)
+
+    walk(dtype, "", 0)
+    return {"names": names, "formats": formats, "offsets": offsets, "itemsize": dtype.itemsize}
+
+
+def host_facts(proc: Path = Path("/proc")) -> HostFacts:
+    """This machine. `boot_id` is empty where procfs does not tell it."""
+    uname = os.uname()
+    try:
+        boot_id = (proc / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot_id = ""
+    return {
+        "hostname": uname.nodename,
+        "kernel": uname.release,
+        "machine": uname.machine,
+        "boot_id": boot_id,
+    }
+
+
+class Encoder:
+    """Makes the frames of one stream and numbers them."""
+
+    def __init__(self) -> None:
+        self._seq = 0
+
+    def _frame(self, kind: str, mono_ns: int) -> Frame:
+        frame: Frame = {"v": schema.TELEMETRY_VERSION, "t": kind, "seq": self._seq, "mono_ns": mono_ns}
+        self._seq += 1
+        return frame
+
+    def hello(
+        self,
+        mono_ns: int,
+        realtime_ns: int,
+        *,
+        host: HostFacts,
+        interfaces: list[InterfaceFacts],
+        window_ns: int,
+        tick_ns: int,
+        observe: bool,
+        window_dtype: np.dtype[Any],
+    ) -> Hello:
+        """The first frame. `magic` is its first key: the stream's first bytes tell what it is."""
+        return {
+            "magic": schema.MAGIC,
+            **self._frame("hello", mono_ns),
+            "agent_version": __version__,
+            "realtime_ns": realtime_ns,
+            "host": host,
+            "interfaces": interfaces,
+            "window_ns": window_ns,
+            "tick_ns": tick_ns,
+            "observe": observe,
+            "window_record": record_layout(window_dtype),
+        }
+
+    def windows(self, mono_ns: int, ifname: str, windows: npt.NDArray[np.void]) -> Iterator[Windows]:
+        """Frames with the records of `WINDOW_DTYPE[n]`: none for none, several where there are very many."""
+        for start in range(0, len(windows), schema.MAX_BATCH_RECORDS):
+            batch = windows[start : start + schema.MAX_BATCH_RECORDS]
+            yield {
+                **self._frame("windows", mono_ns),
+                "ifname": ifname,
+                "n": len(batch),
+                "data": batch.tobytes(),
+            }
+
+    def clock(self, ifname: str, kind: str, report: ClockReport) -> ClockFrame:
+        """One clock's report; `kind` is the `Clock`'s."""
+        model = report.model
+        return {
+            **self._frame("clock", report.mono_ns),
+            "ifname": ifname,
+            "key": report.key,
+            "kind": kind,
+            "state": report.state,
+            "reason": report.reason,
+            "timescale": report.timescale,
+            "offset_ns": report.offset_ns,
+            "sigma_ns": finite(report.sigma_ns),
+            "bound_ns": finite(report.bound_ns),
+            "drift_mono_ppb": float(report.drift_mono_ppb),
+            "drift_raw_ppb": float(report.drift_raw_ppb),
+            "drift_sigma_ppb": finite(report.drift_sigma_ppb),
+            "drift_bound_ppb": finite(report.drift_bound_ppb),
+            "kernel_drift_ppb": finite(report.kernel_drift_ppb),
+            "kernel_drift_baseline_ns": report.kernel_drift_baseline_ns,
+            "tags": [
+                {"kind": tag.kind, "mono_ns": tag.mono_ns, "size_ns": tag.size_ns, "cause": tag.cause}
+                for tag in report.tags
+            ],
+            "model": None
+            if model is None
+            else {
+                "mono0_ns": model.mono0_ns,
+                "phc0_ns": model.phc0_ns,
+                "adj": model.adj,
+                "shift": model.shift,
+                "valid_until_mono_ns": model.valid_until_mono_ns,
+                "epoch": model.epoch,
+            },
+            "predictions": [
+                {
+                    "horizon_s": prediction.horizon_s,
+                    "offset_ns": prediction.offset_ns,
+                    "sigma_ns": finite(prediction.sigma_ns),
+                    "p99_ns": finite(prediction.p99_ns),
+                }
+                for prediction in report.predictions
+            ],
+            "samples": report.samples,
+        }
+
+    def delay(self, mono_ns: int, ifname: str, span_ns: int, rows: Iterable[DelayRow]) -> Delay:
+        """Delay quantiles of one interface; see `delay_rows`."""
+        busiest = sorted(rows, key=lambda row: -row["n"])
+        return {
+            **self._frame("delay", mono_ns),
+            "ifname": ifname,
+            "span_ns": span_ns,
+            "rows": busiest[: schema.MAX_DELAY_ROWS],
+            "omitted": max(0, len(busiest) - schema.MAX_DELAY_ROWS),
+        }
+
+    def plan(
+        self,
+        mono_ns: int,
+        ifname: str,
+        plan: int,
+        *,
+        decided_by: str,
+        reason: str,
+        applied: bool,
+        now_p99_ns: float | None,
+        predicted_p99_ns: float | None,
+        changes: list[PlannedChange],
+    ) -> Plan:
+        """What the controller wants."""
+        return {
+            **self._frame("plan", mono_ns),
+            "ifname": ifname,
+            "plan": plan,
+            "decided_by": decided_by,
+            "reason": reason,
+            "applied": applied,
+            "now_p99_ns": finite(now_p99_ns),
+            "predicted_p99_ns": finite(predicted_p99_ns),
+            "changes": changes,
+        }
+
+    def change(
+        self,
+        mono_ns: int,
+        ifname: str,
+        plan: int,
+        wanted: PlannedChange,
+        *,
+        outcome: str,
+        read_back: str = "",
+        reason: str = "",
+    ) -> Change:
+        """One setting written or refused."""
+        return {
+            **self._frame("change", mono_ns),
+            "ifname": ifname,
+            "plan": plan,
+            "actuator": wanted["actuator"],
+            "target": wanted["target"],
+            "from": wanted["from"],
+            "to": wanted["to"],
+            "outcome": outcome,
+            "read_back": read_back,
+            "reason": reason,
+        }
+
+    def effect(
+        self,
+        mono_ns: int,
+        ifname: str,
+        plan: int,
+        *,
+        outcome: str,
+        reason: str,
+        before: DelayFigures,
+        after: DelayFigures,
+        predicted_p99_ns: float | None,
+    ) -> Effect:
+        """What a plan came to."""
+        return {
+            **self._frame("effect", mono_ns),
+            "ifname": ifname,
+            "plan": plan,
+            "outcome": outcome,
+            "reason": reason,
+            "before": before,
+            "after": after,
+            "predicted_p99_ns": finite(predicted_p99_ns),
+        }
+
+    def health(
+        self,
+        mono_ns: int,
+        *,
+        span_ns: int,
+        level: str,
+        reason: str,
+        cpu_percent: float,
+        rss_bytes: int,
+        tick_overruns: int,
+        tick_max_ns: int,
+        interfaces: list[InterfaceHealth],
+        host_drops: HostDrops,
+        sink: SinkHealth,
+        notes: Sequence[str],
+    ) -> Health:
+        """How the agent and the host are doing."""
+        return {
+            **self._frame("health", mono_ns),
+            "span_ns": span_ns,
+            "level": level,
+            "reason": reason,
+            "cpu_percent": float(cpu_percent),
+            "rss_bytes": rss_bytes,
+            "tick_overruns": tick_overruns,
+            "tick_max_ns": tick_max_ns,
+            "interfaces": interfaces,
+            "host_drops": host_drops,
+            "sink": sink,
+            "notes": list(notes),
+        }
+
+    def goodbye(
+        self,
+        mono_ns: int,
+        *,
+        reason: str,
+        exit_code: int,
+        interfaces: list[InterfaceHealth],
+        restored: list[RestoredItem],
+        sink: SinkHealth,
+    ) -> Goodbye:
+        """The last frame."""
+        return {
+            **self._frame("goodbye", mono_ns),
+            "reason": reason,
+            "exit_code": exit_code,
+            "interfaces": interfaces,
+            "restored": restored,
+            "sink": sink,
+        }
+
+
+def delay_figures(counts: npt.NDArray[np.int64]) -> DelayFigures:
+    """n, p50 and p99 of one delay histogram int64[HIST_BUCKETS]."""
+    from agent.ffi.records import hist_quantile
+
+    p50, p99 = hist_quantile(counts, (0.5, 0.99)).tolist()
+    return {"n": int(counts.sum()), "p50_ns": finite(p50), "p99_ns": finite(p99)}
+
+
+def delay_rows(
+    where: str, queue: npt.NDArray[np.int64], cpu: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
+) -> Iterator[DelayRow]:
+    """Rows of a delay frame from histograms: `counts` is int64[rows, HIST_BUCKETS]."""
+    for row_queue, row_cpu, row in zip(queue.tolist(), cpu.tolist(), counts, strict=True):
+        yield {"queue": row_queue, "cpu": row_cpu, "where": where, **delay_figures(row)}

@@ -1,0 +1,337 @@
+"""The telemetry stream's frames: what each field is, in one place.
+
+A stream is a sequence of msgpack maps. These classes are the definition: the encoder builds them, the decoder
+checks what it reads against them, and `docs/telemetry.md` explains them. Within a version, keys may be added but
+never change their meaning, so a reader ignores keys and frame types that it does not know.
+
+Every `*_ns` that is a moment or an offset is an integer; floats are figures with a spread (sigma, bound, quantile).
+What is unknown or unbounded is nil, never NaN or infinity. `mono` is CLOCK_MONOTONIC of the capture host.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+TELEMETRY_VERSION = 1
+MAGIC = "agent-telemetry"
+
+# `magic` is the first key of the first frame, a map of at most 15 keys: so bytes 1 to 22 of any stream are these.
+STREAM_MARK = b"\xa5magic\xaf" + MAGIC.encode()
+STREAM_MARK_OFFSET = 1
+
+# What the encoder keeps to and the decoder allows: a hostile length must not become an allocation.
+MAX_FRAME_BYTES = 8 << 20
+MAX_DATA_BYTES = 4 << 20
+MAX_TEXT_BYTES = 64 << 10
+MAX_ITEMS = 8192
+MAX_DEPTH = 16
+MAX_BATCH_RECORDS = 4096
+MAX_DELAY_ROWS = 4096
+
+
+class Frame(TypedDict):
+    """What every frame begins with."""
+
+    v: int
+    """TELEMETRY_VERSION."""
+    t: str
+    """The frame's type."""
+    seq: int
+    """Counts the frames of the stream from 0, dropped ones included: a gap is what the sink had to drop."""
+    mono_ns: int
+    """When the frame was made."""
+
+
+class HostFacts(TypedDict):
+    """The machine that captures."""
+
+    hostname: str
+    kernel: str
+    machine: str
+    boot_id: str
+    """mono is comparable between two streams if this is the same in both."""
+
+
+class InterfaceFacts(TypedDict):
+    """How one interface is captured."""
+
+    ifname: str
+    ifindex: int
+    driver: str
+    rx_queues: int
+    hook: str
+    """`xdp`, `xdp-generic` or `tc`."""
+    stamp: str
+    """`xdp`, `skb`, `trailer` or `none`."""
+    loader: str
+    """`libbpf` or `bcc`."""
+    reasons: list[str]
+    """Why this hook and this stamp."""
+
+
+class RecordLayout(TypedDict):
+    """The window record as `numpy.dtype` takes it; nested fields have dotted names (`first.mono_ns`)."""
+
+    names: list[str]
+    formats: list[str]
+    """numpy type strings with their byte order, such as `<u8`."""
+    offsets: list[int]
+    itemsize: int
+
+
+class Hello(Frame):
+    """`hello`: the first frame of a run; never dropped."""
+
+    magic: str
+    agent_version: str
+    realtime_ns: int
+    """CLOCK_REALTIME at `mono_ns`."""
+    host: HostFacts
+    interfaces: list[InterfaceFacts]
+    window_ns: int
+    tick_ns: int
+    observe: bool
+    """Nothing on the host is changed."""
+    window_record: RecordLayout
+
+
+class Windows(Frame):
+    """`windows`: closed windows of one interface, in the order in which they were drained."""
+
+    ifname: str
+    n: int
+    """Records in `data`."""
+    data: bytes
+    """`n` records, laid out as hello's `window_record` says."""
+
+
+class TagItem(TypedDict):
+    """A verdict about a clock."""
+
+    kind: str
+    """wrap, bounce, phase_step, tai_utc, freq_step, stale, missing, epoch_unset, outlier, path_change."""
+    mono_ns: int
+    size_ns: int
+    cause: str
+
+
+class ModelItem(TypedDict):
+    """PHC time at mono, as the kernel computes it: phc0 + D + ((D * adj) >> shift), D = mono - mono0."""
+
+    mono0_ns: int
+    phc0_ns: int
+    adj: int
+    shift: int
+    valid_until_mono_ns: int
+    epoch: int
+
+
+class PredictionItem(TypedDict):
+    """The offset expected later."""
+
+    horizon_s: float
+    offset_ns: int
+    sigma_ns: float | None
+    p99_ns: float | None
+
+
+class ClockFrame(Frame):
+    """`clock`: the estimate of one hardware clock."""
+
+    ifname: str
+    key: int
+    """CLOCK_KEY_PHC, or (device id << 8 | port id) of a trailer clock."""
+    kind: str
+    """`phc` or `trailer`."""
+    state: str
+    """`init`, `tracking`, `relative`, `holdover`, `software` or `invalid`."""
+    reason: str
+    """Why holdover, software or invalid."""
+    timescale: str
+    """What the hardware clock counts: `tai`, `utc`, `unset` (from 1970), `unknown`, …"""
+    offset_ns: int
+    """mono - hardware. In state `relative` it includes the path's unknown base delay, which the bound covers."""
+    sigma_ns: float | None
+    bound_ns: float | None
+    """p99 of |error of offset_ns|."""
+    drift_mono_ppb: float
+    """d(mono - hardware)/dt."""
+    drift_raw_ppb: float
+    """d(raw - hardware)/dt: the oscillators."""
+    drift_sigma_ppb: float | None
+    drift_bound_ppb: float | None
+    kernel_drift_ppb: float | None
+    """The in-kernel ladder's own figure, against mono."""
+    kernel_drift_baseline_ns: int
+    tags: list[TagItem]
+    model: ModelItem | None
+    """What the kernel uses from now on; nil: it has none."""
+    predictions: list[PredictionItem]
+    samples: int
+    """Observations used since the clock was last reset."""
+
+
+class DelayRow(TypedDict):
+    """Delay of the packets of one (queue, CPU) pair."""
+
+    queue: int
+    cpu: int
+    where: str
+    """`hook`: hardware stamp to the stamping hook; `stack`: on to the stack's entry, on the CPU that RPS chose."""
+    n: int
+    p50_ns: float | None
+    p99_ns: float | None
+
+
+class Delay(Frame):
+    """`delay`: quantiles since the previous frame of this interface; the busiest pairs first."""
+
+    ifname: str
+    span_ns: int
+    rows: list[DelayRow]
+    omitted: int
+    """Pairs beyond MAX_DELAY_ROWS that were left out."""
+
+
+# `from` is a keyword of Python.
+PlannedChange = TypedDict("PlannedChange", {"actuator": str, "target": str, "from": str, "to": str})
+"""One setting that a plan wants: values as the kernel's file shows them."""
+
+
+class Plan(Frame):
+    """`plan`: what the controller wants, or decided not to do."""
+
+    ifname: str
+    plan: int
+    """Numbers the plans of this run; change and effect frames refer to it."""
+    decided_by: str
+    reason: str
+    applied: bool
+    """False: only said (`--observe`, or the gain is below the threshold)."""
+    now_p99_ns: float | None
+    predicted_p99_ns: float | None
+    changes: list[PlannedChange]
+
+
+_ChangeValues = TypedDict("_ChangeValues", {"from": str, "to": str})
+
+
+class Change(Frame, _ChangeValues):
+    """`change`: one setting was written, or refused."""
+
+    ifname: str
+    plan: int
+    actuator: str
+    target: str
+    outcome: str
+    """`applied`, `refused`, `rolled_back` or `restored`."""
+    read_back: str
+    reason: str
+
+
+class DelayFigures(TypedDict):
+    """Delay over a span."""
+
+    n: int
+    p50_ns: float | None
+    p99_ns: float | None
+
+
+class Effect(Frame):
+    """`effect`: what a plan came to, measured."""
+
+    ifname: str
+    plan: int
+    outcome: str
+    """`kept`, `rolled_back` or `undecided`."""
+    reason: str
+    before: DelayFigures
+    after: DelayFigures
+    predicted_p99_ns: float | None
+
+
+class InterfaceHealth(TypedDict):
+    """One interface since the run began."""
+
+    ifname: str
+    hook: str
+    stamp: str
+    """What is in force now."""
+    counters: dict[str, int]
+    """The kernel's counters (`struct cpu_counters`), summed over the CPUs; and `drained`.
+    produced = drained + lost + what is still in the rings."""
+
+
+class SinkHealth(TypedDict):
+    """This stream's own losses since it began."""
+
+    written_frames: int
+    written_bytes: int
+    dropped_frames: int
+    dropped_bytes: int
+    queued_bytes: int
+
+
+class HostDrops(TypedDict):
+    """Packets lost on the host since the previous health frame, by whomever."""
+
+    softnet: int
+    socket: int
+    interface: int
+    tcp_out_of_order: int
+
+
+class Health(Frame):
+    """`health`: is the agent keeping up, and is the host."""
+
+    span_ns: int
+    """Since the previous one."""
+    level: str
+    """`full`, `sampled`, `frozen` or `safe`: the degrade ladder."""
+    reason: str
+    """Why not `full`."""
+    cpu_percent: float
+    """Of one core, this process."""
+    rss_bytes: int
+    tick_overruns: int
+    """Ticks since the start that took longer than their period."""
+    tick_max_ns: int
+    """The longest tick of the span."""
+    interfaces: list[InterfaceHealth]
+    host_drops: HostDrops
+    sink: SinkHealth
+    notes: list[str]
+    """What was decided or noticed since the previous one, for people."""
+
+
+class RestoredItem(TypedDict):
+    """One setting at the end."""
+
+    target: str
+    outcome: str
+    reason: str
+
+
+class Goodbye(Frame):
+    """`goodbye`: the last frame of a run that ended by itself; after it, nothing is in flight."""
+
+    reason: str
+    exit_code: int
+    interfaces: list[InterfaceHealth]
+    """produced = drained + lost holds exactly here."""
+    restored: list[RestoredItem]
+    sink: SinkHealth
+
+
+FRAME_TYPES: dict[str, type[Frame]] = {
+    "hello": Hello,
+    "windows": Windows,
+    "clock": ClockFrame,
+    "delay": Delay,
+    "plan": Plan,
+    "change": Change,
+    "effect": Effect,
+    "health": Health,
+    "goodbye": Goodbye,
+}
+"""Every frame of this version by its `t`."""
