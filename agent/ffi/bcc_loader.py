@@ -26,7 +26,7 @@ _ffi, _lib = _native.ffi, _native.lib
 _LOG_BYTES = 1 << 20
 _INSN_BYTES = 8
 
-# By what stands in SEC(): program type, load flags.
+# By what stands in AGENT_SECTION(): program type, load flags.
 _SECTIONS = {
     "xdp": (_lib.BPF_PROG_TYPE_XDP, 0),
     "xdp.frags": (_lib.BPF_PROG_TYPE_XDP, _lib.BPF_F_XDP_HAS_FRAGS),
@@ -88,8 +88,8 @@ def inline_headers(source: Path) -> str:
 
 
 def program_sections(text: str) -> dict[str, str]:
-    """Program names and what stands in their SEC(), in the order of the text."""
-    found = re.findall(r'\bSEC\("([^"]+)"\)\s*int\s+(\w+)\s*\(', text)
+    """Program names and what stands in their SEC() or AGENT_SECTION(), in the order of the text."""
+    found = re.findall(r'\b(?:SEC|AGENT_SECTION)\("([^"]+)"\)\s*int\s+(\w+)\s*\(', text)
     return {name: section.lstrip("?") for section, name in found}
 
 

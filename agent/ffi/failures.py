@@ -32,6 +32,8 @@ class NativeLog:
     """What libbpf prints in this thread between entering and reading `text`."""
 
     def __enter__(self) -> NativeLog:
+        # Each time: BCC shares libbpf in this process and puts its own callback in.
+        _native.lib.agent_log_install()
         _native.lib.agent_log_clear()
         return self
 
@@ -123,6 +125,3 @@ def call_error(action: str, code: int) -> AgentError:
     if code in (errno.EOPNOTSUPP, ENOTSUPP, errno.ENOSYS):
         return UnsupportedError(f"cannot {action}: {error_name(code)}", "use a newer kernel")
     return AgentError(f"cannot {action}: {error_name(code)}")
-
-
-_native.lib.agent_log_install()

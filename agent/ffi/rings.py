@@ -50,6 +50,7 @@ class Rings:
         self._handle: Any = _lib.agent_rings_new(self.dtype.itemsize)
         if self._handle == _ffi.NULL:
             raise MemoryError
+        self._counters: Any = _lib.agent_rings_counters(self._handle)
         try:
             for cpu in cpus:
                 self.add_cpu(cpu)
@@ -82,6 +83,8 @@ class Rings:
         `out` is a contiguous writable array [n] of the rings' dtype. What doesn't fit stays for the next call. Records
         of one CPU come in the order they were produced. The GIL is released meanwhile.
         """
+        if self._handle == _ffi.NULL:
+            raise ValueError("the rings are closed")
         if out.dtype != self.dtype or out.ndim != 1:
             raise TypeError(f"drain needs a 1-d array of the rings' record type, not {out.dtype} {out.shape}")
         target = _ffi.from_buffer("uint8_t[]", out, require_writable=True)
@@ -95,21 +98,22 @@ class Rings:
     @property
     def drained(self) -> int:
         """Records given out so far."""
-        return int(_lib.agent_rings_counters(self._handle).drained)
+        return int(self._counters.drained)
 
     @property
     def lost_reported(self) -> int:
         """Losses that perf reported so far. It reports late or not at all: the kernel's own counter is the truth."""
-        return int(_lib.agent_rings_counters(self._handle).lost_reported)
+        return int(self._counters.lost_reported)
 
     @property
     def malformed(self) -> int:
         """Samples of another size and records of unknown type, skipped so far."""
-        return int(_lib.agent_rings_counters(self._handle).malformed)
+        return int(self._counters.malformed)
 
     def close(self) -> None:
-        """Unmaps the rings, with what is still in them; a second call does nothing."""
+        """Unmaps the rings, with what is still in them; the counters stay. A second call does nothing."""
         if self._handle != _ffi.NULL:
+            self._counters = _ffi.new("struct agent_ring_counters *", self._counters[0])
             _lib.agent_rings_free(self._handle)
             self._handle = _ffi.NULL
             self.fds.clear()
