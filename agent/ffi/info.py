@@ -37,7 +37,7 @@ class ProgInfo:
     run_cnt: int
     recursion_misses: int
     map_ids: tuple[int, ...]
-    ifindex: int  # not 0: bound to this device
+    ifindex: int  # not 0: offloaded to this device (being bound to one is not shown)
 
 
 @dataclass(frozen=True, slots=True)

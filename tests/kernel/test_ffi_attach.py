@@ -164,3 +164,19 @@ def test_a_killed_process_leaves_nothing_attached(
         child.communicate()
     assert bpf.xdp_owner(veth.inner) is None
     assert bpf.tcx_programs(veth.inner, "ingress") == []
+
+
+def test_a_device_bound_program_belongs_to_its_device(
+    veth: VethPair, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """It attaches to the interface that it was loaded for, and to no other."""
+    path = ffi_probe.probe_object(tmp_path_factory.getbasetemp())
+    source = bpf.ProgramSet(
+        "ffi_probe", programs=("probe_plain",), device_bound=("probe_plain",), ifindex=veth.inner
+    )
+    with bpf.load_object_file(path, source) as loaded:
+        fd = loaded.prog_fd("probe_plain")
+        with pytest.raises(UnsupportedError):
+            bpf.attach_xdp(fd, veth.outer, "native")
+        with bpf.attach_xdp(fd, veth.inner, "native"):
+            assert bpf.xdp_owner(veth.inner) is not None
