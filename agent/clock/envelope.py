@@ -209,6 +209,7 @@ class _Held:
     offset_ns: int
     residual_ns: int
     var: float
+    extra_var: float
     spread_ns: float
     by_path: dict[int, int]
 
@@ -359,7 +360,8 @@ class Envelope:
         track.advance(local_ns)
         lowest = min(levels.values())
         low_residual, predicted_var = track.residual(lowest)
-        noise = var * track.noise.scale
+        extra_var = self.monoraw.uncertainty_ns(mono_ns) ** 2
+        noise = var * track.noise.scale + extra_var
         gate = GATE_SIGMAS * sqrt(predicted_var + noise)
         residuals, known = self._path_residuals(levels, lowest, low_residual, gate)
         residual = min(residuals[p] for p in known) if known else low_residual
@@ -368,7 +370,8 @@ class Envelope:
             # Only paths that are new: how high they lie is not known yet, where the clock is can wait.
             self._learn_paths(mono_ns, levels, offset_ns - residual)
             return []
-        held = _Held(mono_ns, local_ns, offset_ns, residual, var, spread, {p: residuals[p] for p in known})
+        by_path = {p: residuals[p] for p in known}
+        held = _Held(mono_ns, local_ns, offset_ns, residual, var, extra_var, spread, by_path)
         if abs(residual) <= gate:
             tags = self._returned()
             self._accept(held)
@@ -412,7 +415,7 @@ class Envelope:
         return residuals, known
 
     def _accept(self, h: _Held) -> None:
-        self.track.accept(h.offset_ns, h.var, 0.0, _ABOVE, _BELOW)
+        self.track.accept(h.offset_ns, h.var, h.extra_var, _ABOVE, _BELOW)
         if self.accepted_mono_ns is not None:
             self.interval_ns += (h.mono_ns - self.accepted_mono_ns - self.interval_ns) / 16.0
         self.accepted_mono_ns = h.mono_ns
@@ -427,10 +430,12 @@ class Envelope:
             path.noise_ns += (apart - path.noise_ns) * 0.1
 
     def _learn_paths(self, mono_ns: int, levels: dict[int, int], offset_ns: int) -> None:
-        """Learn each path's base against the others: a path cannot say how high itself lies."""
-        heights = {k: level - self._paths[k].base_ns for k, level in levels.items() if self._paths[k].known}
+        """Learn each path's base against the lowest paths, those without one; in their absence bases stay."""
+        lowest = {
+            k: level for k, level in levels.items() if self._paths[k].known and not self._paths[k].base_ns
+        }
         for key, level in levels.items():
-            others = [height for k, height in heights.items() if k != key]
+            others = [low for k, low in lowest.items() if k != key]
             if others:
                 self._paths[key].learn_base(mono_ns, level - min(others))
             elif not self._paths[key].known:
@@ -584,6 +589,8 @@ class Envelope:
         self.track.advance(held[0].local_ns)
         self.track.release_drift(slope_ppb, held[0].residual_ns)
         self._feed(held)
+        # Their lowest pairs were chosen, and moved to the middle, by the old rate.
+        self.track.bank.release_drift(0.0, (slope_ppb * SUB_INTERVAL_NS * 1e-9) ** 2)
         cause = f"rate of the hardware clock changed by about {-slope_ppb:+.0f} ppb"
         return [Tag("freq_step", onset.mono_ns, size, cause)]
 

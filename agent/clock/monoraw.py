@@ -32,7 +32,8 @@ class MonoRaw:
         self._raw0_ns = 0
         self._base_ns = 0
         self._steering_ppb = 0.0
-        self._history: deque[tuple[int, int]] = deque(maxlen=_HISTORY)
+        self._kink_ns = 0.0
+        self._history: deque[tuple[int, int, float]] = deque(maxlen=_HISTORY)
         self.mono_ns = 0
         self.raw_ns = 0
 
@@ -64,12 +65,12 @@ class MonoRaw:
         if raw >= self.raw_ns:
             self.mono_ns, self.raw_ns = mono, raw
             theta, _ = bank.forecast(0.0)
-            self._history.append((mono, self._base_ns + round(theta)))
+            self._history.append((mono, self._base_ns + round(theta), self._kink_ns))
 
     def ahead_ns(self, mono_ns: int) -> int:
         """Return mono - raw at `mono_ns`: interpolated between the known moments, beyond them by the rate."""
         history = self._history
-        last_mono, last_ahead = history[-1]
+        last_mono, last_ahead, _ = history[-1]
         if mono_ns >= last_mono:
             return last_ahead + round((mono_ns - last_mono) * self.rate_ppb * 1e-9)
         later = history[-1]
@@ -81,11 +82,21 @@ class MonoRaw:
             later = earlier
         return later[1] + round((mono_ns - later[0]) * self.rate_ppb * 1e-9)
 
+    def uncertainty_ns(self, mono_ns: int) -> float:
+        """Return how far `ahead_ns` may be off because the rate changed somewhere between two known moments."""
+        worst = 0.0
+        for mono, _, kink in reversed(self._history):
+            if mono < mono_ns:
+                break
+            worst = kink
+        return worst
+
     def _follow(self, raw: int, ahead: int, var: float, dialled: float) -> None:
         bank = self._bank
         now = (raw - self._raw0_ns) * 1e-9
         span = now - bank.time_s
         bank.advance(now)
+        rate = self.rate_ppb
         change = dialled - self._steering_ppb
         if change:
             # Some time in the span it was dialled: half of it on average, +- span/sqrt(12).
@@ -97,3 +108,5 @@ class MonoRaw:
         if residual * residual > _GATE_SIGMAS**2 * (predicted_var + var):
             bank.release_drift((residual / span) ** 2, residual * residual)
         bank.update(ahead, var)
+        # A kink in the middle of the span is a quarter of change x span from the chord; half of that is sigma.
+        self._kink_ns = abs(self.rate_ppb - rate) * span / 8.0
