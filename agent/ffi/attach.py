@@ -7,8 +7,10 @@ Interfaces are named by index in the caller's network namespace.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,12 +170,23 @@ def _xdp_refusal(prog_fd: int, ifindex: int, mode_flag: int) -> str:
 def _guess_refusal(code: int, mode: str, name: str) -> str:
     """The likely cause where the driver said nothing."""
     if code in (errno.EINVAL, errno.ERANGE):
-        mtu = Path(f"/sys/class/net/{name}/mtu")
-        size = f" ({mtu.read_text().strip()})" if mtu.exists() else ""
+        mtu = _mtu(name)
+        size = f" ({mtu})" if mtu else ""
         return f"the driver refuses the MTU{size}, LRO/GRO_HW, the number of queues, or programs with frags"
     if code == errno.EOPNOTSUPP:
         return f"the driver has no {mode} XDP"
     return "the driver gives no reason"
+
+
+def _mtu(name: str) -> int | None:
+    """By ioctl, since /sys may show another network namespace."""
+    ifreq = struct.pack("16si", name.encode(), 0).ljust(_ffi.sizeof("struct ifreq"), b"\0")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        try:
+            answer = fcntl.ioctl(control, _lib.SIOCGIFMTU, ifreq)
+        except OSError:  # it went away meanwhile
+            return None
+    return int(struct.unpack_from("16si", answer)[1])
 
 
 def xdp_owner(ifindex: int) -> XdpOwner | None:
