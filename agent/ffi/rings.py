@@ -81,7 +81,8 @@ class Rings:
         """Moves records into `out` until it is full or the rings are empty; returns how many.
 
         `out` is a contiguous writable array [n] of the rings' dtype. What doesn't fit stays for the next call. Records
-        of one CPU come in the order they were produced. Reuse `out`: fresh pages cost more than the copy. The GIL is released meanwhile.
+        of one CPU come in the order they were produced. Reuse `out`: fresh pages cost more than the
+        copy. The GIL is released meanwhile.
         """
         if self._handle == _ffi.NULL:
             raise ValueError("the rings are closed")
