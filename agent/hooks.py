@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agent.errors import ConflictError, UnsupportedError
+from agent.host.model import Interface
 from agent.options import RunOptions
 
 # Drivers that swap an XDP program in without resetting rings or the link. Every other driver may drop packets
@@ -129,3 +130,23 @@ def _hook(facts: HookFacts, options: RunOptions, stamp: str, reasons: list[str])
         f"hook tc: attaching XDP may reset {facts.driver}'s rings or link; --allow-reset permits it"
     )
     return "tc"
+
+
+def read_facts(interface: Interface) -> HookFacts:
+    """The facts of an interface that is there, in the calling thread's network namespace."""
+    from agent.ffi.attach import xdp_owner
+    from agent.ffi.hwtstamp import hwtstamp_config, ts_info
+
+    owner = xdp_owner(interface.ifindex)
+    phc_index = ts_info(interface.name).phc_index
+    stamping = hwtstamp_config(interface.name)
+    return HookFacts(
+        ifname=interface.name,
+        driver=interface.driver,
+        native_xdp=None if interface.xdp_features is None else "basic" in interface.xdp_features,
+        xdp_rx_timestamp="timestamp" in (interface.rx_metadata or ()),
+        phc_index=phc_index if phc_index >= 0 else None,
+        rx_filter_on=stamping is not None and stamping.rx_on,
+        xdp_owner=None if owner is None else str(owner),
+        xdp_owner_redirects=owner is not None and owner.redirects,
+    )

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from agent.control.settings import Setting, register_kind
 from agent.errors import ConflictError, UnsupportedError
 from agent.ffi.bpf import Link, attach_tcx
 
@@ -22,6 +23,10 @@ _PRIORITY = 0xBFF0
 _HANDLE = 0xA6
 _PARENTS = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}
 _PROTOCOL_ALL = 0x0003
+# The interface, the qdisc or the filter is not there (any more).
+_GONE = (errno.ENODEV, errno.ENOENT, errno.EINVAL)
+
+ABSENT, ATTACHED = b"absent", b"attached"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +118,51 @@ def remove_clsact(ifindex: int, direction: Direction, created_qdisc: bool) -> bo
             if created_qdisc:
                 _remove_empty_clsact(netlink, ifindex)
         except NetlinkError as error:
-            if error.code not in (errno.ENODEV, errno.ENOENT, errno.EINVAL):
+            if error.code not in _GONE:
                 raise
             return False  # the interface, or the qdisc, went away and took the filter along
     return found
+
+
+def clsact_setting(ifindex: int, direction: Direction, created_qdisc: bool) -> Setting:
+    """The journal's name for a filter of ours: absent before, attached after."""
+    return Setting("clsact", f"{ifindex}:{direction}:{int(created_qdisc)}", namespaced=True)
+
+
+class ClsactSetting:
+    """How the journal reads such a filter, and takes it away after a crash."""
+
+    def read(self, target: str) -> bytes:
+        """`ATTACHED` or `ABSENT`; absent also where the interface is gone."""
+        from pyroute2 import IPRoute
+        from pyroute2.netlink.exceptions import NetlinkError
+
+        ifindex, direction, _ = _parse(target)
+        try:
+            with IPRoute() as netlink:
+                return ATTACHED if _is_ours(netlink, ifindex, direction) else ABSENT
+        except NetlinkError as error:
+            if error.code in _GONE:
+                return ABSENT
+            raise OSError(error.code, str(error)) from error
+
+    def write(self, target: str, value: bytes) -> None:
+        """Remove the filter; only `ABSENT` can be written, attaching needs a program."""
+        if value != ABSENT:
+            raise OSError(errno.EINVAL, "a clsact filter cannot be put back from a journal")
+        remove_clsact(*_parse(target))
+
+    def same(self, a: bytes, b: bytes) -> bool:
+        """Equal bytes."""
+        return a == b
+
+
+register_kind("clsact", ClsactSetting())
+
+
+def _parse(target: str) -> tuple[int, Direction, bool]:
+    ifindex, direction, created = target.split(":")
+    return int(ifindex), "ingress" if direction == "ingress" else "egress", created == "1"
 
 
 def _has_clsact(netlink: Any, ifindex: int) -> bool:

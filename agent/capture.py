@@ -1,0 +1,322 @@
+"""One interface being captured: programs attached, windows drained, counters and histograms read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from agent import hooks, tc
+from agent.errors import ConflictError, UnsupportedError
+from agent.ffi import records
+from agent.ffi.bpf import BpfObject, Link, ProgramSet, attach_xdp, flush_cpus, load, prog_info
+from agent.ffi.records import CONFIG_DTYPE, WINDOW_DTYPE
+from agent.ffi.rings import Rings
+from agent.options import RunOptions
+
+_STAMPS = {
+    "none": records.STAMP_NONE,
+    "trailer": records.STAMP_TRAILER,
+    "skb": records.STAMP_SKB,
+    "xdp": records.STAMP_XDP,
+}
+# A probed trailer stamp is given up for `none` after this many packets without an accepted one.
+_PROBE_PACKETS = 2_000
+# XDP->stack metadata on about this many packets per second and CPU: more would keep GRO from merging.
+_STACK_SAMPLES_PER_S = 1_000
+_META_NEVER = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureTarget:
+    """The interface and the machine, as far as loading depends on them."""
+
+    ifname: str
+    ifindex: int
+    rx_queues: int
+    cpu_count: int
+    """Highest possible CPU id + 1."""
+    online_cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DelayRows:
+    """Delay histograms that grew since the last read, one row for each (queue, CPU)."""
+
+    queue: npt.NDArray[np.int64]
+    cpu: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
+    """[rows, HIST_BUCKETS]: how many packets fell into each bucket since the last read."""
+
+
+class Capture:
+    """One interface's programs, rings and maps. A context manager: leaving it detaches.
+
+    `hook` and `stamp` are what is in force; `reasons` says why, for people.
+    """
+
+    def __init__(
+        self,
+        target: CaptureTarget,
+        facts: hooks.HookFacts,
+        options: RunOptions,
+        before_clsact: Callable[[tc.Direction, bool], None],
+    ) -> None:
+        """Load and attach. Raises what `hooks.choose`, loading and attaching raise, with nothing left attached."""
+        self.target = target
+        self._options = options
+        self._before_clsact = before_clsact
+        self._attached: dict[str, Link | tc.ClsactFilter] = {}
+        self._loaded = ExitStack()
+        try:
+            choice = self._attach(hooks.choose(facts, options))
+        except BaseException:
+            self.close()
+            raise
+        self.hook: str = choice.hook
+        self.stamp: str = choice.stamp
+        self.reasons: list[str] = list(choice.reasons)
+        self._probing = choice.stamp_probed
+        self._scratch = np.zeros(4096, dtype=WINDOW_DTYPE)
+        self._hist_seen: dict[int, tuple[int, npt.NDArray[np.uint32]]] = {}
+        self._stack_seen: dict[int, npt.NDArray[np.uint32]] = {}
+        self._stack_samples_seen = np.zeros(target.cpu_count, dtype=np.uint64)
+        self._meta_packets_seen = 0
+
+    # ---- attaching -------------------------------------------------------------------------------------------
+
+    def _attach(self, choice: hooks.HookChoice) -> hooks.HookChoice:
+        """Load the programs for a choice and attach them; where `auto` chose XDP and it is refused, use tc."""
+        try:
+            self._load(choice)
+            if choice.hook != "tc":
+                mode: Literal["native", "generic"] = "generic" if choice.hook == "xdp-generic" else "native"
+                program = "xdp_capture_meta" if choice.stamp == "xdp" else "xdp_capture"
+                self._attached["xdp"] = attach_xdp(self._object.prog_fd(program), self.target.ifindex, mode)
+        except (UnsupportedError, ConflictError) as refusal:
+            if choice.hook == "tc" or self._options.hook != "auto":
+                raise
+            self.close()
+            stamp = "none" if choice.stamp == "xdp" else choice.stamp
+            choice = replace(
+                choice, hook="tc", stamp=stamp, reasons=(*choice.reasons, f"hook tc instead: {refusal.what}")
+            )
+            self._load(choice)
+        directions: tuple[tc.Direction, ...] = ("ingress", "egress")
+        for direction in directions:
+            program = f"tc_{direction}"
+            self._attached[program] = tc.attach_tc(
+                self._object.prog_fd(program), self.target.ifindex, direction, self._before_clsact
+            )
+        return choice
+
+    def _load(self, choice: hooks.HookChoice) -> None:
+        slots, stack_queues = _slots_per_cpu(self.target.rx_queues), _stack_queues(self.target.rx_queues)
+        cpus = self.target.cpu_count
+        source = ProgramSet(
+            name="capture_xdpmeta" if choice.stamp == "xdp" else "capture",
+            map_entries={
+                "slots": cpus * slots,
+                "hists": cpus * slots,
+                "clocks": cpus * records.CLOCKS_PER_CPU,
+                "stack_hists": cpus * stack_queues,
+                "counters": cpus,
+                "tx_queues": cpus,
+            },
+            device_bound=("xdp_capture_meta",) if choice.stamp == "xdp" else (),
+            ifindex=self.target.ifindex,
+        )
+        self._object: BpfObject = self._loaded.enter_context(load(self._options.loader, source))  # type: ignore[arg-type]
+        config = np.zeros((), dtype=CONFIG_DTYPE)
+        config["abi"] = records.AGENT_ABI
+        config["ifindex"] = self.target.ifindex
+        config["stamp"] = _STAMPS[choice.stamp]
+        config["hook"] = records.HOOK_TC if choice.hook == "tc" else records.HOOK_XDP
+        config["slots_per_cpu"] = slots
+        config["window_ns"] = self._options.window_ns
+        config["meta_mask"] = _META_NEVER
+        config["n_cpus"] = cpus
+        config["stack_queues"] = stack_queues
+        self._object.map("config").update(0, config.tobytes())
+        self._config = self._object.map("config").mmap()
+        self._slots = self._object.map("slots").mmap()
+        self._hists = self._object.map("hists").mmap()
+        self._stack_hists = self._object.map("stack_hists").mmap()
+        self._counters = self._object.map("counters").mmap()
+        self.models: npt.NDArray[Any] = self._object.map("models").mmap()
+        self._rings = self._loaded.enter_context(
+            Rings(self._object.map("events"), self.target.online_cpus, self._options.ring_kib * 1024)
+        )
+
+    # ---- windows ---------------------------------------------------------------------------------------------
+
+    def flush_overdue(self, mono_ns: int) -> None:
+        """Close the open windows of queues that went idle, on those CPUs only that have one overdue by a window."""
+        opened = self._slots["open_mono_ns"]
+        overdue = (opened != 0) & (opened < mono_ns - 2 * self._options.window_ns)
+        if overdue.any():
+            cpus = np.unique(np.flatnonzero(overdue) // (len(self._slots) // self.target.cpu_count))
+            flush_cpus(self._object.prog_fd("flush"), cpus.tolist())
+
+    def drain(self) -> npt.NDArray[np.void]:
+        """The windows closed since the last drain: a view of WINDOW_DTYPE[n], valid until the next call."""
+        count = self._rings.drain(self._scratch)
+        while count == len(self._scratch):
+            grown = np.zeros(2 * len(self._scratch), dtype=WINDOW_DTYPE)
+            grown[:count] = self._scratch
+            self._scratch = grown
+            count += self._rings.drain(self._scratch[count:])
+        return self._scratch[:count]
+
+    # ---- histograms and counters -----------------------------------------------------------------------------
+
+    def hook_delays(self) -> DelayRows:
+        """Delay up to the hook since the last call, by (queue, CPU); queues' clocks are summed."""
+        rows: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
+        for slot in np.flatnonzero(self._slots["in_use"]):
+            head = self._slots[slot]
+            now = self._hists["bucket"][slot].copy()
+            generation, before = self._hist_seen.get(int(slot), (-1, None))
+            if before is None or generation != head["generation"]:
+                before = np.zeros_like(now)
+            self._hist_seen[int(slot)] = (int(head["generation"]), now)
+            _add_row(rows, (int(head["queue"]), int(head["cpu"])), now - before)
+        return _rows(rows)
+
+    def stack_delays(self) -> tuple[DelayRows, DelayRows]:
+        """Delay of sampled packets up to the stack's entry since the last call, by (queue, CPU of the stack).
+
+        The first is from the hardware stamp (empty without a valid clock model), the second from the XDP hook.
+        """
+        from_stamp: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
+        from_xdp: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
+        samples = self._counters["stack_samples"].copy()
+        queues = len(self._stack_hists) // self.target.cpu_count
+        for cpu in np.flatnonzero(samples != self._stack_samples_seen):
+            for queue in range(queues):
+                index = int(cpu) * queues + queue
+                now = self._stack_hists[index : index + 1].view(np.uint32).copy()
+                before = self._stack_seen.get(index)
+                grown = now - before if before is not None else now
+                self._stack_seen[index] = now
+                half = len(grown) // 2
+                _add_row(from_stamp, (queue, int(cpu)), grown[:half])
+                _add_row(from_xdp, (queue, int(cpu)), grown[half:])
+        self._stack_samples_seen = samples
+        return _rows(from_stamp), _rows(from_xdp)
+
+    def counters(self) -> dict[str, int]:
+        """The kernel's counters, summed over the CPUs."""
+        names = self._counters.dtype.names or ()
+        return {name: int(self._counters[name].sum()) for name in names if name != "pad"}
+
+    @property
+    def drained(self) -> int:
+        """Window records that reached user space so far."""
+        return self._rings.drained
+
+    def tx_usage(self) -> npt.NDArray[np.uint64]:
+        """Packets sent so far, [CPU, TX queue]."""
+        return np.array(self._object.map("tx_queues").mmap()["packets"])
+
+    # ---- settings of the running programs --------------------------------------------------------------------
+
+    def adapt(self, packets: int, elapsed_s: float) -> str | None:
+        """Follow the traffic: sampling rate of the stack delay, and a probed stamp that never came.
+
+        `packets` is how many were seen in the last `elapsed_s`. Returns what was decided, for people, if anything.
+        """
+        per_cpu = packets / max(elapsed_s, 1e-3) / max(1, int(np.count_nonzero(self._counters["packets"])))
+        mask = 1
+        while per_cpu / mask > _STACK_SAMPLES_PER_S:
+            mask *= 2
+        self._config["meta_mask"][0] = mask - 1 if self.hook == "xdp" else _META_NEVER
+        if self._probing:
+            total = self.counters()
+            if total["stamped"]:
+                self._probing = False
+            elif total["packets"] >= _PROBE_PACKETS:
+                self._probing = False
+                self.stamp = "none"
+                self._config["stamp"][0] = records.STAMP_NONE
+                reason = f"stamp none: {total['packets']} packets came without a trailer; only software delays are seen"
+                self.reasons.append(reason)
+                return reason
+        return None
+
+    def set_sampling(self, shift: int, frozen: bool) -> None:
+        """The degrade ladder's hold on the kernel side: look at one packet in 2^shift; `frozen` only counts."""
+        self._config["sample_mask"][0] = (1 << shift) - 1
+        self._config["frozen"][0] = int(frozen)
+
+    def program_cost(self) -> tuple[int, int]:
+        """(run time in ns, runs) of our programs so far; 0, 0 unless bpf_stats are enabled."""
+        infos = [prog_info(fd) for fd in self._object.programs.values()]
+        return sum(info.run_time_ns for info in infos), sum(info.run_cnt for info in infos)
+
+    def pin(self, directory: Path) -> None:
+        """Keep everything attached after this process has ended: links are pinned in a directory of a bpffs."""
+        for name, attachment in self._attached.items():
+            if isinstance(attachment, Link):
+                attachment.pin(directory / name)
+                attachment.close()
+        self._attached.clear()
+
+    def detach(self) -> npt.NDArray[np.void]:
+        """Detach, close every open window and drain: from here on produced = drained + lost holds for good.
+
+        Returns the last windows, as `drain` does.
+        """
+        self._close_attached()
+        time.sleep(self._options.window_ns / 1e9)  # no packet comes any more: now every window is overdue
+        opened = np.flatnonzero(self._slots["open_mono_ns"])
+        if len(opened):
+            cpus = np.unique(opened // (len(self._slots) // self.target.cpu_count))
+            flush_cpus(self._object.prog_fd("flush"), cpus.tolist())
+        return self.drain()
+
+    def close(self) -> None:
+        """Detach and free everything; a second call does nothing."""
+        self._close_attached()
+        self._loaded.close()
+
+    def _close_attached(self) -> None:
+        while self._attached:
+            self._attached.popitem()[1].close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _add_row(
+    rows: dict[tuple[int, int], npt.NDArray[np.int64]], key: tuple[int, int], grown: npt.NDArray[Any]
+) -> None:
+    if not grown.any():
+        return
+    counts = grown.astype(np.int64)
+    rows[key] = rows[key] + counts if key in rows else counts
+
+
+def _rows(rows: dict[tuple[int, int], npt.NDArray[np.int64]]) -> DelayRows:
+    ordered = sorted(rows)
+    keys = np.array(ordered, dtype=np.int64).reshape(-1, 2)
+    counts = np.array([rows[key] for key in ordered], dtype=np.int64).reshape(-1, records.HIST_BUCKETS)
+    return DelayRows(queue=keys[:, 0], cpu=keys[:, 1], counts=counts)
+
+
+def _slots_per_cpu(rx_queues: int) -> int:
+    """Room for two clocks on every queue, in a table that stays sparse; a power of two."""
+    return min(256, max(16, 1 << (2 * rx_queues - 1).bit_length()))
+
+
+def _stack_queues(rx_queues: int) -> int:
+    return min(64, 1 << max(0, rx_queues - 1).bit_length())

@@ -1,0 +1,36 @@
+"""Programs attached without a running agent: their links pinned on a bpffs (`make bpf IF=…`, `make unload IF=…`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agent.ffi.bpf import ensure_bpffs
+
+BPFFS = Path("/sys/fs/bpf")
+
+
+def pin_directory(ifindex: int) -> Path:
+    """Where the links of an interface are pinned; indexes count per network namespace, so that is in the name."""
+    namespace = Path("/proc/self/ns/net").stat().st_ino
+    return BPFFS / "agent" / f"{namespace}-{ifindex}"
+
+
+def make_pin_directory(ifindex: int) -> Path:
+    """The directory, made on a bpffs that is mounted if it is not yet. Raises `AgentError` if it cannot be."""
+    ensure_bpffs(BPFFS)
+    directory = pin_directory(ifindex)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return directory
+
+
+def unpin(ifindex: int) -> list[str]:
+    """Detach what is pinned for an interface; returns the names of the programs, none if there was nothing."""
+    directory = pin_directory(ifindex)
+    if not directory.is_dir():
+        return []
+    removed = []
+    for pin in sorted(directory.iterdir()):
+        pin.unlink()
+        removed.append(pin.name)
+    directory.rmdir()
+    return removed
