@@ -1,0 +1,170 @@
+"""Frames as one line each, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from agent.telemetry.decode import AnyFrame
+from agent.telemetry.figures import count, duration, ppb, printable, size
+from agent.telemetry.jsonlines import summarise
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+
+class Readable:
+    """Turns the frames of one stream into lines; times are seconds since its hello."""
+
+    def __init__(self) -> None:
+        self._start_ns: int | None = None
+
+    def line(self, frame: AnyFrame, records: npt.NDArray[np.void] | None = None) -> str:
+        """One line without its end; `records` are those of a windows frame."""
+        if self._start_ns is None or frame["t"] == "hello":
+            self._start_ns = frame["mono_ns"]
+        kind = frame["t"]
+        if records is not None:
+            text = _windows(frame, summarise(records))
+        elif kind in _LINES:
+            text = _LINES[kind](frame)
+        else:
+            text = "a frame that this version does not know"
+        return printable(f"{(frame['mono_ns'] - self._start_ns) / 1e9:9.3f} {kind:<8} {text}")
+
+
+def _hello(frame: AnyFrame) -> str:
+    host = frame["host"]
+    interfaces = ", ".join(
+        f"{item['ifname']} ({item['driver']}, {item['rx_queues']} queues) hook {item['hook']} stamp {item['stamp']} "
+        f"loader {item['loader']}"
+        for item in frame["interfaces"]
+    )
+    observing = ", observing only" if frame["observe"] else ""
+    return (
+        f"agent {frame['agent_version']} on {host['hostname']} ({host['kernel']}): {interfaces}; "
+        f"windows of {duration(frame['window_ns'])}{observing}"
+    )
+
+
+def _windows(frame: AnyFrame, summary: dict[str, Any]) -> str:
+    sums = summary.get("sums", {})
+    parts = [f"{frame['ifname']} {summary['windows']} windows, {count(sums.get('n', 0))} packets"]
+    parts += [
+        f"{count(sums[name])} {name.removeprefix('n_').replace('_', ' ')}"
+        for name in ("n_stamped", "n_missing", "n_rejected", "n_duplicate", "n_reordered")
+        if sums.get(name)
+    ]
+    if "delay_mean_ns" in summary:
+        parts.append(
+            f"delay {duration(summary['delay_min_ns'])} / {duration(summary['delay_mean_ns'])} / "
+            f"{duration(summary['delay_max_ns'])} (min/mean/max)"
+        )
+    return ", ".join(parts)
+
+
+def _clock(frame: AnyFrame) -> str:
+    reason = f" ({frame['reason']})" if frame["reason"] else ""
+    text = (
+        f"{frame['ifname']} {clock_name(frame['kind'], frame['key'])} {frame['state']}{reason}: "
+        f"offset {frame['offset_ns']} ns ± {duration(frame['bound_ns'])}, "
+        f"drift {ppb(frame['drift_raw_ppb'])} ± {ppb(frame['drift_bound_ppb']).lstrip('+')} (raw), "
+        f"{ppb(frame['drift_mono_ppb'])} (mono), kernel {ppb(frame['kernel_drift_ppb'])}"
+    )
+    for tag in frame["tags"]:
+        text += f"; {tag['kind'].upper()} {duration(tag['size_ns'])} {tag['cause']}"
+    return text
+
+
+def clock_name(kind: str, key: int) -> str:
+    """`PHC`, or the trailer clock's device and port."""
+    return f"trailer {key >> 8}:{key & 0xFF}" if kind == "trailer" else kind.upper()
+
+
+def _delay(frame: AnyFrame) -> str:
+    rows = "; ".join(
+        f"{row['where']} q{row['queue']}/cpu{row['cpu']} p50 {duration(row['p50_ns'])} p99 {duration(row['p99_ns'])}"
+        for row in frame["rows"][:8]
+    )
+    left_out = len(frame["rows"]) - 8 + frame["omitted"]
+    return f"{frame['ifname']} {rows or 'no packets'}" + (f"; {left_out} more" if left_out > 0 else "")
+
+
+def _plan(frame: AnyFrame) -> str:
+    changes = ", ".join(
+        f"{item['actuator']} {item['target']} {item['from'].strip()} → {item['to'].strip()}"
+        for item in frame["changes"]
+    )
+    does = "plan" if frame["applied"] else "would"
+    return (
+        f"{frame['ifname']} #{frame['plan']} {does} {changes or 'change nothing'}: {frame['reason']} "
+        f"(p99 now {duration(frame['now_p99_ns'])}, predicted {duration(frame['predicted_p99_ns'])}, "
+        f"by {frame['decided_by']})"
+    )
+
+
+def _change(frame: AnyFrame) -> str:
+    reason = f": {frame['reason']}" if frame["reason"] else ""
+    return (
+        f"{frame['ifname']} #{frame['plan']} {frame['actuator']} {frame['target']} "
+        f"{frame['from'].strip()} → {frame['to'].strip()} {frame['outcome']}{reason}"
+    )
+
+
+def _effect(frame: AnyFrame) -> str:
+    before, after = frame["before"], frame["after"]
+    return (
+        f"{frame['ifname']} #{frame['plan']} {frame['outcome']}: p50 {duration(before['p50_ns'])} → "
+        f"{duration(after['p50_ns'])}, p99 {duration(before['p99_ns'])} → {duration(after['p99_ns'])} "
+        f"(predicted {duration(frame['predicted_p99_ns'])}): {frame['reason']}"
+    )
+
+
+def _health(frame: AnyFrame) -> str:
+    parts = [f"{frame['level']}" + (f" ({frame['reason']})" if frame["reason"] else "")]
+    parts += [_interface(item) for item in frame["interfaces"]]
+    parts.append(f"cpu {frame['cpu_percent']:.1f} %, rss {size(frame['rss_bytes'])}")
+    drops = {name: value for name, value in frame["host_drops"].items() if value}
+    if drops:
+        parts.append("host drops: " + ", ".join(f"{name} {value}" for name, value in drops.items()))
+    if frame["tick_overruns"]:
+        parts.append(f"{frame['tick_overruns']} tick overruns")
+    parts += _sink(frame["sink"])
+    return "; ".join([*parts, *frame["notes"]])
+
+
+def _goodbye(frame: AnyFrame) -> str:
+    restored = len(frame["restored"])
+    parts = [f"{frame['reason']} (exit code {frame['exit_code']})"]
+    parts += [_interface(item) for item in frame["interfaces"]]
+    parts.append(f"{restored} settings put back" if restored else "nothing to put back")
+    parts += _sink(frame["sink"])
+    return "; ".join(parts)
+
+
+def _interface(item: dict[str, Any]) -> str:
+    counters = item["counters"]
+    text = f"{item['ifname']} {count(counters.get('packets', 0))} packets"
+    if "produced" in counters:
+        drained, lost = counters.get("drained", 0), counters.get("lost", 0)
+        text += f", windows {counters['produced']} = {drained} drained + {lost} lost"
+    return text
+
+
+def _sink(sink: dict[str, int]) -> list[str]:
+    if not sink["dropped_frames"]:
+        return []
+    return [f"telemetry dropped {sink['dropped_frames']} frames ({size(sink['dropped_bytes'])})"]
+
+
+_LINES: dict[str, Callable[[AnyFrame], str]] = {
+    "hello": _hello,
+    "clock": _clock,
+    "delay": _delay,
+    "plan": _plan,
+    "change": _change,
+    "effect": _effect,
+    "health": _health,
+    "goodbye": _goodbye,
+}

@@ -1,0 +1,182 @@
+"""Frames of a small run, for the tests of what writes, reads and shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from agent.clock import ClockModel, ClockReport, Prediction, Tag
+from agent.ffi.records import WINDOW_DRIFT_VALID, WINDOW_DTYPE
+from agent.telemetry.encode import Encoder, pack
+from agent.telemetry.schema import Frame, HostFacts, InterfaceFacts, InterfaceHealth, SinkHealth
+
+START_NS = 5_000_000_000_000
+REALTIME_NS = 1_790_000_000_123_456_789
+HOST: HostFacts = {"hostname": "cap", "kernel": "6.18.0", "machine": "x86_64", "boot_id": "b"}
+INTERFACE: InterfaceFacts = {
+    "ifname": "eth1",
+    "ifindex": 3,
+    "driver": "veth",
+    "rx_queues": 2,
+    "hook": "xdp",
+    "stamp": "trailer",
+    "loader": "libbpf",
+    "reasons": ["stamp trailer: asked for"],
+}
+SINK: SinkHealth = {
+    "written_frames": 9,
+    "written_bytes": 900,
+    "dropped_frames": 0,
+    "dropped_bytes": 0,
+    "queued_bytes": 0,
+}
+
+
+def hello(encoder: Encoder, mono_ns: int = START_NS, **changed: Any) -> Frame:
+    """The hello frame."""
+    facts: dict[str, Any] = {
+        "host": HOST,
+        "interfaces": [INTERFACE],
+        "window_ns": 1_000_000,
+        "tick_ns": 100_000_000,
+        "observe": False,
+        "window_dtype": WINDOW_DTYPE,
+    }
+    return encoder.hello(mono_ns, REALTIME_NS, **(facts | changed))
+
+
+def windows(n: int = 4) -> npt.NDArray[np.void]:
+    """`n` closed windows of two queues, 10 packets each."""
+    records = np.zeros(n, dtype=WINDOW_DTYPE)
+    records["seq"] = np.arange(n)
+    records["queue"] = np.arange(n) % 2
+    records["open_mono_ns"] = START_NS + 1_000_000 * np.arange(n)
+    records["last_mono_ns"] = records["open_mono_ns"] + 900_000
+    records["first"]["hw_ns"] = REALTIME_NS
+    records["n"] = records["n_stamped"] = records["n_delay"] = 10
+    records["delay_sum_ns"] = 10 * 5_000
+    records["delay_min_ns"] = 3_000
+    records["delay_max_ns"] = 9_000
+    records["flags"] = WINDOW_DRIFT_VALID
+    records["drift_mono_ppb"] = 12_000
+    records["drift_baseline_ns"] = 4_000_000_000
+    return records
+
+
+def report(**changed: Any) -> ClockReport:
+    """A trailer clock's report with one jump."""
+    facts: dict[str, Any] = {
+        "key": 0x0203,
+        "state": "relative",
+        "mono_ns": START_NS + 10,
+        "offset_ns": START_NS - REALTIME_NS,
+        "sigma_ns": 12.5,
+        "bound_ns": 20_100.0,
+        "drift_mono_ppb": 11_980.0,
+        "drift_raw_ppb": 12_010.0,
+        "drift_sigma_ppb": 8.0,
+        "drift_bound_ppb": 20.0,
+        "tags": (Tag("phase_step", START_NS, 250_000, "the clock was stepped"),),
+        "model": ClockModel(START_NS, REALTIME_NS, -13_000, 40, START_NS + 2_000_000_000, 1),
+        "predictions": (Prediction(0.1, START_NS - REALTIME_NS + 1200, 14.0, 20_140.0),),
+        "samples": 812,
+        "timescale": "utc",
+        "reason": "",
+        "kernel_drift_ppb": 12_100.0,
+        "kernel_drift_baseline_ns": 4_000_000_000,
+    }
+    return ClockReport(**(facts | changed))
+
+
+def interface_health(**counters: int) -> InterfaceHealth:
+    """Counters of a run without losses."""
+    return {
+        "ifname": "eth1",
+        "hook": "xdp",
+        "stamp": "trailer",
+        "counters": {"packets": 1000, "produced": 40, "drained": 40, "lost": 0} | counters,
+    }
+
+
+def health(encoder: Encoder, mono_ns: int = START_NS + 1_000_000_000, **changed: Any) -> Frame:
+    """A health frame of a run without trouble."""
+    facts: dict[str, Any] = {
+        "span_ns": 1_000_000_000,
+        "level": "full",
+        "reason": "",
+        "cpu_percent": 1.25,
+        "rss_bytes": 70 << 20,
+        "tick_overruns": 0,
+        "tick_max_ns": 3_000_000,
+        "interfaces": [interface_health()],
+        "host_drops": {"softnet": 0, "socket": 0, "interface": 0, "tcp_out_of_order": 0},
+        "sink": SINK,
+        "notes": [],
+    }
+    return encoder.health(mono_ns, **(facts | changed))
+
+
+def goodbye(encoder: Encoder) -> Frame:
+    """The end of a run by SIGINT."""
+    return encoder.goodbye(
+        START_NS + 3_000_000_000,
+        reason="SIGINT",
+        exit_code=0,
+        interfaces=[interface_health()],
+        restored=[
+            {"target": "/sys/class/net/eth1/queues/rx-0/rps_cpus", "outcome": "restored", "reason": ""}
+        ],
+        sink=SINK,
+    )
+
+
+def run_of_frames() -> list[Frame]:
+    """One frame of every type, in an order that a run may have."""
+    encoder = Encoder()
+    figures = {"n": 1000, "p50_ns": 4_000.0, "p99_ns": 90_000.0}
+    wanted: Any = {"actuator": "rps", "target": "eth1/rx-0", "from": "0\n", "to": "2"}
+    return [
+        hello(encoder),
+        *encoder.windows(START_NS + 5, "eth1", windows()),
+        encoder.clock("eth1", "trailer", report()),
+        encoder.delay(
+            START_NS + 20,
+            "eth1",
+            100_000_000,
+            [
+                {"queue": 0, "cpu": 1, "where": "hook", "n": 900, "p50_ns": 4_000.0, "p99_ns": 9_000.0},
+                {"queue": 1, "cpu": 0, "where": "stack", "n": 9, "p50_ns": 40_000.0, "p99_ns": 90_000.0},
+            ],
+        ),
+        encoder.plan(
+            START_NS + 30,
+            "eth1",
+            1,
+            decided_by="assignment",
+            reason="queue 0 waits behind CPU 0's softirq load",
+            applied=True,
+            now_p99_ns=90_000.0,
+            predicted_p99_ns=12_000.0,
+            changes=[wanted],
+        ),
+        encoder.change(START_NS + 40, "eth1", 1, wanted, outcome="applied", read_back="2"),
+        encoder.effect(
+            START_NS + 50,
+            "eth1",
+            1,
+            outcome="kept",
+            reason="p99 is better beyond noise",
+            before=figures,  # type: ignore[arg-type]
+            after={"n": 1000, "p50_ns": 3_000.0, "p99_ns": 10_000.0},
+            predicted_p99_ns=12_000.0,
+        ),
+        health(encoder),
+        goodbye(encoder),
+    ]
+
+
+def stream() -> bytes:
+    """The bytes of `run_of_frames`."""
+    return b"".join(pack(frame) for frame in run_of_frames())
