@@ -1,0 +1,518 @@
+"""The journal of changed settings, and putting them back.
+
+Each scope (an interface in a network namespace) has one append-only file of JSON lines in the state directory. A line
+is on disk before the setting is written, so whatever the process dies of, the value before is known. The file is
+locked while its agent lives. Its first line says which boot, namespace and interface the values belong to: values of
+another boot, or of another interface that took over the name, are never written.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote
+
+import agent
+from agent.control.settings import Setting, is_gone, kind_of
+from agent.errors import AgentError, ConflictError, PartialError, UsageError
+from agent.host.paths import HostPaths, read_int, read_text
+
+FORMAT = 1
+_SUFFIX = ".journal"
+_NETNS_DIRECTORIES = (Path("/run/netns"), Path("/var/run/netns"))
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Whose settings a journal holds."""
+
+    ifname: str
+    ifindex: int
+    netns_inode: int
+    netns: str | None = None
+    """The namespace's name or path, by which a later process can enter it; None: the one we were started in."""
+
+    @property
+    def name(self) -> str:
+        """What its file is called: unique on the host."""
+        return f"{quote(self.ifname, safe='')}@{self.netns_inode}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One change, as it was about to be made."""
+
+    seq: int
+    setting: Setting
+    before: bytes
+    after: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What became of one setting, or (with an empty `target`) of one journal as a whole."""
+
+    scope: str
+    kind: str
+    target: str
+    outcome: str
+    """`restored`; `unchanged` (it had its old value); `gone` (interface, thread or namespace vanished); `previous_boot`
+    (discarded unwritten); `changed_by_others`, `failed`, `owner_running` (left for the user)."""
+    wanted: bytes
+    found: bytes
+    reason: str
+
+    @property
+    def complete(self) -> bool:
+        """Nothing is left to do."""
+        return self.outcome not in ("changed_by_others", "failed", "owner_running")
+
+
+def this_scope(ifname: str, netns: str | None = None, paths: HostPaths | None = None) -> Scope:
+    """The scope of an interface in the calling thread's namespace. Raises `UsageError` where it is not there."""
+    paths = paths or HostPaths()
+    ifindex = read_int(paths.net(ifname) / "ifindex")
+    if ifindex is None:
+        raise UsageError(f"no such interface {ifname!r}", "`ip link` lists them")
+    return Scope(ifname, ifindex, netns_inode(), netns)
+
+
+def netns_inode() -> int:
+    """The inode that identifies the calling thread's network namespace."""
+    return Path("/proc/thread-self/ns/net").stat().st_ino
+
+
+class Journal:
+    """The journal of a running agent: it holds the lock, and writes before every change."""
+
+    def __init__(self, state_dir: Path, scope: Scope, paths: HostPaths | None = None) -> None:
+        """Take over the scope.
+
+        Raises `ConflictError` when another agent holds it, or a killed one left changes that were not put back yet.
+        """
+        self.scope = scope
+        self._paths = paths or HostPaths()
+        self._path = state_dir / (scope.name + _SUFFIX)
+        self._entries: list[Entry] = []
+        self.notes: tuple[str, ...] = ()
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o755)
+        self._fd = _lock(self._path, create=True)
+        try:
+            self._take_over()
+            os.ftruncate(self._fd, 0)
+            self._append(_header(scope, self._paths))
+            _sync_directory(state_dir)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def record(self, setting: Setting, before: bytes, after: bytes) -> None:
+        """Put a change on disk. On return it is safe to make it; raises `OSError` when it could not be stored."""
+        entry = Entry(len(self._entries), setting, before, after)
+        self._append(
+            {
+                "seq": entry.seq,
+                "kind": setting.kind,
+                "target": setting.target,
+                "namespaced": setting.namespaced,
+                "before": _to_text(before),
+                "after": _to_text(after),
+            }
+        )
+        self._entries.append(entry)
+
+    def restore(self, *, force: bool = False) -> list[Restored]:
+        """Put back everything recorded, newest first. What could not be put back stays in the journal."""
+        return _put_back(self.scope, self._entries, self._paths, force=force)
+
+    def close(self, restored: Sequence[Restored] = ()) -> None:
+        """Release the scope; the file is removed unless `restored` names something that is left to do."""
+        if self._fd < 0:
+            return
+        if all(item.complete for item in restored):
+            self._path.unlink(missing_ok=True)
+            _sync_directory(self._path.parent)
+        os.close(self._fd)
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close(self.restore())
+
+    def _take_over(self) -> None:
+        header, entries = _parse(_read_all(self._fd))
+        if header is None or not entries:
+            return
+        if header["boot_id"] != _boot_id(self._paths):
+            self.notes = (
+                f"a journal of an earlier boot was discarded: its {len(entries)} changes ended with that boot",
+            )
+            return
+        raise ConflictError(
+            f"an agent that was killed left {len(_pending(entries))} changed settings of {self.scope.ifname}",
+            "put them back with `agent restore`, then start again",
+        )
+
+    def _append(self, line: dict[str, Any]) -> None:
+        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        if os.write(self._fd, data) != len(data):
+            raise OSError(errno.ENOSPC, "the journal could not be written", str(self._path))
+        os.fsync(self._fd)
+
+
+def restore(
+    state_dir: Path,
+    force: bool = False,
+    scope: str | None = None,
+    discard: bool = False,
+    enter_netns: Callable[[str], object] | None = None,
+    paths: HostPaths | None = None,
+) -> list[Restored]:
+    """Put back what killed agents left, and remove the journals that are done with.
+
+    `scope` limits it to the scope of that name, or to those of the interface of that name. With `force`, values that
+    somebody changed since are overwritten too; with `discard`, they are left and forgotten. Settings of another
+    network namespace are put back by a child process that calls `enter_netns(name or path)` (default:
+    `agent.ffi.netns.enter_netns`). Nothing is raised for a single setting: pass the result to `require_complete`.
+    """
+    paths = paths or HostPaths()
+    results: list[Restored] = []
+    for path in sorted(state_dir.glob(f"*{_SUFFIX}")):
+        name = path.name.removesuffix(_SUFFIX)
+        if scope is None or scope == name or quote(scope, safe="") == name.rpartition("@")[0]:
+            results += _restore_file(path, name, force, discard, enter_netns, paths)
+    return results
+
+
+def require_complete(restored: Iterable[Restored]) -> None:
+    """Raise what an incomplete restoration means to a user.
+
+    `ConflictError` where a running agent still owns a scope, `PartialError` where settings were left as they are.
+    """
+    left = [item for item in restored if not item.complete]
+    running = [item for item in left if item.outcome == "owner_running"]
+    if running:
+        raise ConflictError(
+            f"{running[0].scope}: {running[0].reason}", "stop that agent: it restores its settings itself"
+        )
+    if left:
+        first = left[0]
+        more = f", and {len(left) - 1} more" if len(left) > 1 else ""
+        raise PartialError(
+            f"{first.target or first.scope} was not put back: {first.reason}{more}",
+            "look at the values; `agent restore --force` overwrites what others changed since",
+        )
+
+
+def _restore_file(
+    path: Path,
+    name: str,
+    force: bool,
+    discard: bool,
+    enter_netns: Callable[[str], object] | None,
+    paths: HostPaths,
+) -> list[Restored]:
+    try:
+        fd = _lock(path, create=False)
+    except ConflictError as error:
+        return [Restored(name, "", "", "owner_running", b"", b"", error.what)]
+    except FileNotFoundError:
+        return []  # Its agent ended, and removed it, a moment ago.
+    try:
+        header, entries = _parse(_read_all(fd))
+        if header is None:
+            # Torn before its first line was complete: nothing had been changed yet.
+            results = []
+        elif header["boot_id"] != _boot_id(paths):
+            reason = f"{len(entries)} entries of an earlier boot discarded: those settings ended with it"
+            results = [Restored(name, "", "", "previous_boot", b"", b"", reason)]
+        else:
+            results = _restore_scope(_scope_of(header), entries, force, enter_netns, paths)
+        if all(item.complete or (discard and item.outcome == "changed_by_others") for item in results):
+            path.unlink(missing_ok=True)
+            _sync_directory(path.parent)
+        return results
+    except PartialError as error:
+        return [Restored(name, "", "", "failed", b"", b"", error.what)]
+    finally:
+        os.close(fd)
+
+
+def _restore_scope(
+    scope: Scope,
+    entries: list[Entry],
+    force: bool,
+    enter_netns: Callable[[str], object] | None,
+    paths: HostPaths,
+) -> list[Restored]:
+    if scope.netns_inode == netns_inode():
+        return _put_back(scope, entries, paths, force=force)
+    where = _find_netns(scope)
+    if where is not None:
+        return _put_back_inside(where, scope, entries, force, enter_netns, paths)
+    # The namespace is gone and its virtual interfaces with it; settings of the whole host (IRQs) are not.
+    hostwide = [entry for entry in entries if not entry.setting.namespaced]
+    gone = [entry for entry in entries if entry.setting.namespaced]
+    reason = "its network namespace is gone"
+    return _put_back(scope, hostwide, paths, force=force) + [
+        Restored(scope.name, item.setting.kind, item.setting.target, "gone", item.original, b"", reason)
+        for item in _pending(gone)
+    ]
+
+
+def _put_back_inside(
+    where: str,
+    scope: Scope,
+    entries: list[Entry],
+    force: bool,
+    enter_netns: Callable[[str], object] | None,
+    paths: HostPaths,
+) -> list[Restored]:
+    """Do it in a forked child, since a process that entered a namespace does not find back."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        try:
+            if enter_netns is None:
+                from agent.ffi.netns import enter_netns as enter
+
+                enter(where)
+            else:
+                enter_netns(where)
+            answer: dict[str, Any] = {
+                "results": [_jsonable(r) for r in _put_back(scope, entries, paths, force=force)]
+            }
+        except (AgentError, OSError, ImportError) as error:
+            answer = {"error": str(error)}
+        with os.fdopen(writer, "w") as pipe:
+            json.dump(answer, pipe)
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        text = pipe.read()
+    os.waitpid(pid, 0)
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        answer = {"error": "the process that entered the namespace died"}
+    if "error" in answer:
+        return [
+            Restored(scope.name, "", "", "failed", b"", b"", f"network namespace {where}: {answer['error']}")
+        ]
+    return [
+        Restored(**(item | {"wanted": _to_bytes(item["wanted"]), "found": _to_bytes(item["found"])}))
+        for item in answer["results"]
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """All changes to one setting, folded."""
+
+    setting: Setting
+    original: bytes
+    ours: tuple[bytes, bytes]
+    """Before and after of the last change: with any other value there now, somebody else changed it."""
+    last_seq: int
+
+
+def _pending(entries: Iterable[Entry]) -> list[_Pending]:
+    chains: dict[Setting, list[Entry]] = {}
+    for entry in entries:
+        chains.setdefault(entry.setting, []).append(entry)
+    pending = []
+    for setting, chain in chains.items():
+        last = chain[-1]
+        first = last
+        same = kind_of(setting.kind).same
+        for older in reversed(chain[:-1]):
+            # A write that failed left its own `before`. Any other value was set by somebody between two changes of
+            # ours: theirs is then what we found, and what is put back.
+            if not (same(first.before, older.after) or same(first.before, older.before)):
+                break
+            first = older
+        pending.append(_Pending(setting, first.before, (last.before, last.after), last.seq))
+    return sorted(pending, key=lambda item: item.last_seq, reverse=True)
+
+
+def _put_back(scope: Scope, entries: Sequence[Entry], paths: HostPaths, *, force: bool) -> list[Restored]:
+    known: list[Entry] = []
+    results = []
+    for entry in entries:
+        try:
+            kind_of(entry.setting.kind)
+            known.append(entry)
+        except KeyError:
+            reason = f"this version does not know how to undo {entry.setting.kind!r}"
+            results.append(
+                Restored(
+                    scope.name, entry.setting.kind, entry.setting.target, "failed", entry.before, b"", reason
+                )
+            )
+    replaced = read_int(paths.net(scope.ifname) / "ifindex") not in (None, scope.ifindex)
+    for item in _pending(known):
+        if replaced and item.setting.namespaced:
+            reason = f"another interface is called {scope.ifname} now"
+            results.append(
+                Restored(
+                    scope.name, item.setting.kind, item.setting.target, "gone", item.original, b"", reason
+                )
+            )
+        else:
+            results.append(_put_back_one(scope, item, force))
+    return results
+
+
+def _put_back_one(scope: Scope, item: _Pending, force: bool) -> Restored:
+    kind = kind_of(item.setting.kind)
+    found = b""
+
+    def result(outcome: str, reason: str) -> Restored:
+        return Restored(
+            scope.name, item.setting.kind, item.setting.target, outcome, item.original, found, reason
+        )
+
+    try:
+        found = kind.read(item.setting.target)
+        if found == item.original:
+            return result("unchanged", "it has its old value")
+        if not force and not any(kind.same(found, value) for value in item.ours):
+            last = item.ours[1].decode(errors="replace").strip()
+            return result("changed_by_others", f"somebody changed it since: it was {last!r} when we left it")
+        kind.write(item.setting.target, item.original)
+        back = kind.read(item.setting.target)
+    except OSError as error:
+        if is_gone(error):
+            return result("gone", "it does not exist any more")
+        return result("failed", f"{os.strerror(error.errno) if error.errno else error}")
+    if not kind.same(back, item.original):
+        return result("failed", f"it reads {back!r} after writing {item.original!r}")
+    return result("restored", "")
+
+
+def _find_netns(scope: Scope) -> str | None:
+    """By the name or path that the journal gives, else by its inode; None when the namespace is gone."""
+    if scope.netns is not None and _inode_of(scope.netns) == scope.netns_inode:
+        return scope.netns
+    for directory in _NETNS_DIRECTORIES:
+        for path in sorted(directory.glob("*")):
+            if _inode_of(str(path)) == scope.netns_inode:
+                return str(path)
+    for path in Path("/proc").glob("[0-9]*/ns/net"):
+        if _inode_of(str(path)) == scope.netns_inode:
+            return str(path)
+    return None
+
+
+def _inode_of(netns: str) -> int | None:
+    path = Path(netns) if "/" in netns else _NETNS_DIRECTORIES[0] / netns
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
+
+
+def _lock(path: Path, *, create: bool) -> int:
+    """An exclusive lock on the journal file; the descriptor holds it. Raises `ConflictError` when it is taken."""
+    while True:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        fd = os.open(path, flags, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            header = json.loads(_read_all(fd).partition(b"\n")[0] or b"{}")
+            os.close(fd)
+            owner = f" (pid {header['pid']})" if "pid" in header else ""
+            raise ConflictError(
+                f"a running agent{owner} owns {path.name.removesuffix(_SUFFIX)}",
+                "one agent an interface: stop that one first",
+            ) from None
+        # Between open and lock its former owner may have removed the file: then lock the one that is there now.
+        try:
+            if path.stat().st_ino == os.fstat(fd).st_ino:
+                return fd
+        except FileNotFoundError:
+            if not create:
+                os.close(fd)
+                raise
+        os.close(fd)
+
+
+def _header(scope: Scope, paths: HostPaths) -> dict[str, Any]:
+    return {
+        "agent_journal": FORMAT,
+        "version": agent.__version__,
+        "boot_id": _boot_id(paths),
+        "pid": os.getpid(),
+        **asdict(scope),
+    }
+
+
+def _scope_of(header: dict[str, Any]) -> Scope:
+    return Scope(header["ifname"], header["ifindex"], header["netns_inode"], header["netns"])
+
+
+def _parse(data: bytes) -> tuple[dict[str, Any] | None, list[Entry]]:
+    """Header and entries. A last line that was torn by a crash is left out: its change was never made.
+
+    Raises `PartialError` for a file that is no journal of this format.
+    """
+    lines = data.split(b"\n")
+    # What follows the last newline is either nothing or torn.
+    complete = lines[:-1]
+    if not complete:
+        return None, []
+    try:
+        header = json.loads(complete[0])
+        if header.get("agent_journal") != FORMAT:
+            raise ValueError(f"format {header.get('agent_journal')}")
+        entries = [_entry(json.loads(line)) for line in complete[1:]]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PartialError(
+            f"a journal cannot be read: {error}",
+            "it was written by another version, or damaged: restore by hand",
+        ) from error
+    return header, entries
+
+
+def _entry(line: dict[str, Any]) -> Entry:
+    setting = Setting(line["kind"], line["target"], line["namespaced"])
+    return Entry(line["seq"], setting, _to_bytes(line["before"]), _to_bytes(line["after"]))
+
+
+def _to_text(value: bytes) -> str:
+    # Latin-1 maps every byte to one character: exact, and readable where the value is ASCII.
+    return value.decode("latin-1")
+
+
+def _to_bytes(text: str) -> bytes:
+    return text.encode("latin-1")
+
+
+def _jsonable(result: Restored) -> dict[str, Any]:
+    return asdict(result) | {"wanted": _to_text(result.wanted), "found": _to_text(result.found)}
+
+
+def _read_all(fd: int) -> bytes:
+    return os.pread(fd, os.fstat(fd).st_size, 0)
+
+
+def _boot_id(paths: HostPaths) -> str:
+    return read_text(paths.proc / "sys/kernel/random/boot_id") or ""
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,353 @@
+"""The journal: every change on disk before it is made, and put back whatever happened in between."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.control.journal import Journal, Restored, Scope, netns_inode, require_complete, restore
+from agent.control.settings import Setting, kind_of
+from agent.errors import ConflictError, PartialError
+from agent.host.paths import HostPaths
+
+
+class FixtureJournal:
+    """A state directory, a boot, and one interface with settings in a file tree."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.state = root / "state"
+        self.paths = HostPaths(root / "proc", root / "sys")
+        self.scope = Scope("veth0", 7, netns_inode())
+        self.boot("boot-1")
+        self.file("ifindex", "7\n")
+
+    def boot(self, boot_id: str) -> None:
+        path = self.paths.proc / "sys/kernel/random/boot_id"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(boot_id + "\n")
+
+    def file(self, name: str, text: str) -> Setting:
+        path = self.paths.net("veth0") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return Setting("file", str(path), namespaced=True)
+
+    def value(self, setting: Setting) -> str:
+        return Path(setting.target).read_text()
+
+    def journal(self) -> Journal:
+        return Journal(self.state, self.scope, self.paths)
+
+    def set(self, journal: Journal, setting: Setting, value: str) -> None:
+        """As an actuator does it."""
+        journal.record(setting, Path(setting.target).read_bytes(), value.encode())
+        Path(setting.target).write_text(value)
+
+    def die(self, journal: Journal) -> None:
+        """The lock goes away with the process; the file stays."""
+        os.close(journal._fd)
+        journal._fd = -1
+
+    def restore(self, *, force: bool = False, discard: bool = False) -> list[Restored]:
+        return restore(self.state, force, discard=discard, paths=self.paths)
+
+    def files(self) -> list[str]:
+        return sorted(path.name for path in self.state.iterdir())
+
+
+@pytest.fixture
+def fixture(tmp_path: Path) -> FixtureJournal:
+    """An interface with nothing changed yet."""
+    return FixtureJournal(tmp_path)
+
+
+def outcomes(restored: list[Restored]) -> list[str]:
+    """The outcomes alone."""
+    return [item.outcome for item in restored]
+
+
+def test_restore_puts_back_every_byte_and_removes_the_journal(fixture: FixtureJournal) -> None:
+    """Several changes to several settings end with the bytes of before."""
+    a, b = fixture.file("a", "ffffff,effffffe\n"), fixture.file("b", "0\n")
+    journal = fixture.journal()
+    for setting, value in ((a, "1"), (b, "2"), (a, "4")):
+        fixture.set(journal, setting, value)
+    fixture.die(journal)
+    assert outcomes(fixture.restore()) == ["restored", "restored"]
+    assert (fixture.value(a), fixture.value(b)) == ("ffffff,effffffe\n", "0\n")
+    assert fixture.files() == []
+
+
+def test_a_journal_is_on_disk_before_the_write(fixture: FixtureJournal) -> None:
+    """Recorded and then killed, before the write: there is nothing to put back, and that is no error."""
+    a = fixture.file("a", "3\n")
+    journal = fixture.journal()
+    journal.record(a, b"3\n", b"1")
+    fixture.die(journal)
+    assert outcomes(fixture.restore()) == ["unchanged"]
+    assert fixture.value(a) == "3\n"
+
+
+@pytest.mark.parametrize("after_write", [False, True])
+def test_a_process_killed_between_journal_and_write(fixture: FixtureJournal, after_write: bool) -> None:
+    """SIGKILL, the real one, on either side of the write."""
+    a = fixture.file("a", "3\n")
+    pid = os.fork()
+    if pid == 0:
+        try:
+            journal = fixture.journal()
+            journal.record(a, b"3\n", b"1\n")
+            if after_write:
+                Path(a.target).write_text("1\n")
+            os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    assert outcomes(fixture.restore()) == ["restored" if after_write else "unchanged"]
+    assert fixture.value(a) == "3\n"
+
+
+def test_a_torn_last_line_was_never_acted_on(fixture: FixtureJournal) -> None:
+    """The file ends in the middle of a line: what stands before it counts."""
+    a = fixture.file("a", "3\n")
+    journal = fixture.journal()
+    fixture.set(journal, a, "1")
+    os.write(journal._fd, b'{"seq":1,"kind":"file","target":"/')
+    fixture.die(journal)
+    assert outcomes(fixture.restore()) == ["restored"]
+    assert fixture.value(a) == "3\n"
+
+
+def test_a_torn_first_line_means_nothing_was_changed(fixture: FixtureJournal) -> None:
+    """Killed while the header was written: the file just goes away."""
+    fixture.state.mkdir()
+    (fixture.state / f"{fixture.scope.name}.journal").write_text('{"agent_jour')
+    assert fixture.restore() == []
+    assert fixture.files() == []
+
+
+def test_a_journal_of_an_earlier_boot_is_discarded_unwritten(fixture: FixtureJournal) -> None:
+    """Its values belong to another life of the host."""
+    a = fixture.file("a", "3\n")
+    journal = fixture.journal()
+    fixture.set(journal, a, "1")
+    fixture.die(journal)
+    fixture.boot("boot-2")
+    restored = fixture.restore()
+    assert outcomes(restored) == ["previous_boot"]
+    require_complete(restored)
+    assert fixture.value(a) == "1"
+    assert fixture.files() == []
+
+
+def test_starting_over_an_earlier_boots_journal_says_so(fixture: FixtureJournal) -> None:
+    """A run starts, and notes what it discarded."""
+    journal = fixture.journal()
+    fixture.set(journal, fixture.file("a", "3\n"), "1")
+    fixture.die(journal)
+    fixture.boot("boot-2")
+    with fixture.journal() as again:
+        assert "earlier boot" in again.notes[0]
+
+
+def test_what_somebody_changed_since_is_left_to_them(fixture: FixtureJournal) -> None:
+    """Neither our value nor the one before: reported, kept in the journal, and overwritten only by force."""
+    a, b = fixture.file("a", "3\n"), fixture.file("b", "3\n")
+    journal = fixture.journal()
+    fixture.set(journal, a, "1")
+    fixture.set(journal, b, "1")
+    fixture.die(journal)
+    Path(a.target).write_text("2\n")
+    restored = fixture.restore()
+    assert sorted(outcomes(restored)) == ["changed_by_others", "restored"]
+    assert (fixture.value(a), fixture.value(b)) == ("2\n", "3\n")
+    with pytest.raises(PartialError, match="was not put back"):
+        require_complete(restored)
+    assert "restored" in outcomes(fixture.restore(force=True))
+    assert fixture.value(a) == "3\n"
+    assert fixture.files() == []
+
+
+def test_discard_leaves_their_value_and_forgets(fixture: FixtureJournal) -> None:
+    """The user decides for the other side: nothing is written, and the next run may start."""
+    a = fixture.file("a", "3\n")
+    journal = fixture.journal()
+    fixture.set(journal, a, "1")
+    fixture.die(journal)
+    Path(a.target).write_text("2\n")
+    fixture.restore(discard=True)
+    assert fixture.value(a) == "2\n"
+    assert fixture.files() == []
+
+
+def test_the_kernels_own_spelling_is_still_our_value(fixture: FixtureJournal) -> None:
+    """`1` was written and `00000000,00000001` is read: nobody changed it."""
+    a = fixture.file("a", "00000000,00000003\n")
+    journal = fixture.journal()
+    fixture.set(journal, a, "1")
+    Path(a.target).write_text("00000000,00000001\n")
+    fixture.die(journal)
+    assert outcomes(fixture.restore()) == ["restored"]
+    assert fixture.value(a) == "00000000,00000003\n"
+
+
+def test_a_value_set_by_others_between_our_changes_is_the_one_to_put_back(fixture: FixtureJournal) -> None:
+    """The newest foreign value is what we found, not the one before it."""
+    a = fixture.file("a", "3\n")
+    journal = fixture.journal()
+    fixture.set(journal, a, "1\n")
+    Path(a.target).write_text("f\n")
+    fixture.set(journal, a, "2\n")
+    assert outcomes(journal.restore()) == ["restored"]
+    assert fixture.value(a) == "f\n"
+
+
+def test_a_write_that_the_kernel_refused_does_not_hide_the_first_value(fixture: FixtureJournal) -> None:
+    """3 → 1, then a refused write, then 1 → 2: 3 is put back."""
+    a = fixture.file("a", "3\n")
+    journal = fixture.journal()
+    fixture.set(journal, a, "1\n")
+    journal.record(a, b"1\n", b"8\n")
+    fixture.set(journal, a, "2\n")
+    journal.restore()
+    assert fixture.value(a) == "3\n"
+
+
+def test_a_vanished_setting_is_gone_and_no_error(fixture: FixtureJournal) -> None:
+    """The interface was deleted while we ran."""
+    a = fixture.file("a", "3\n")
+    journal = fixture.journal()
+    fixture.set(journal, a, "1")
+    fixture.die(journal)
+    Path(a.target).unlink()
+    restored = fixture.restore()
+    assert outcomes(restored) == ["gone"]
+    require_complete(restored)
+    assert fixture.files() == []
+
+
+def test_another_interface_with_the_same_name_is_not_touched(fixture: FixtureJournal) -> None:
+    """Deleted and made again: the index differs, and the values belong to the old one."""
+    a = fixture.file("a", "3\n")
+    journal = fixture.journal()
+    fixture.set(journal, a, "1")
+    fixture.die(journal)
+    fixture.file("ifindex", "8\n")
+    assert outcomes(fixture.restore()) == ["gone"]
+    assert fixture.value(a) == "1"
+
+
+def test_a_running_agent_keeps_its_scope(fixture: FixtureJournal) -> None:
+    """Neither a second agent nor `agent restore` takes it."""
+    a = fixture.file("a", "3\n")
+    with fixture.journal() as journal:
+        fixture.set(journal, a, "1")
+        with pytest.raises(ConflictError, match="owns veth0"):
+            fixture.journal()
+        restored = fixture.restore()
+        assert outcomes(restored) == ["owner_running"]
+        with pytest.raises(ConflictError):
+            require_complete(restored)
+        assert fixture.value(a) == "1"
+    assert fixture.value(a) == "3\n"
+    assert fixture.files() == []
+
+
+def test_a_new_run_does_not_start_over_unrestored_changes(fixture: FixtureJournal) -> None:
+    """It says how to put them back."""
+    journal = fixture.journal()
+    fixture.set(journal, fixture.file("a", "3\n"), "1")
+    fixture.die(journal)
+    with pytest.raises(ConflictError) as caught:
+        fixture.journal()
+    assert "agent restore" in caught.value.remedy
+
+
+def test_a_file_that_is_no_journal_is_reported_and_kept(fixture: FixtureJournal) -> None:
+    """Another version's or a damaged file: the user is told, nothing is written."""
+    fixture.state.mkdir()
+    (fixture.state / "eth0@1.journal").write_text('{"agent_journal":99}\n')
+    restored = fixture.restore()
+    assert outcomes(restored) == ["failed"]
+    with pytest.raises(PartialError):
+        require_complete(restored)
+    assert fixture.files() == ["eth0@1.journal"]
+
+
+def test_settings_of_a_namespace_that_is_gone_are_gone_with_it(fixture: FixtureJournal) -> None:
+    """But those of the whole host, as IRQs are, are put back."""
+    a = fixture.file("a", "3\n")
+    irq = Path(fixture.root / "irq")
+    irq.write_text("3\n")
+    fixture.scope = Scope("veth0", 7, 1, "agt-no-such-namespace")
+    journal = fixture.journal()
+    fixture.set(journal, a, "1")
+    fixture.set(journal, Setting("file", str(irq), namespaced=False), "1")
+    fixture.die(journal)
+    assert sorted(outcomes(fixture.restore())) == ["gone", "restored"]
+    assert irq.read_text() == "3\n"
+    assert fixture.value(a) == "1"
+
+
+def test_only_the_named_interface_is_restored(fixture: FixtureJournal) -> None:
+    """By its name or by the scope's."""
+    a = fixture.file("a", "3\n")
+    journal = fixture.journal()
+    fixture.set(journal, a, "1")
+    fixture.die(journal)
+    assert restore(fixture.state, scope="veth1", paths=fixture.paths) == []
+    assert outcomes(restore(fixture.state, scope="veth0", paths=fixture.paths)) == ["restored"]
+
+
+def test_a_kind_of_a_later_version_is_left_and_said(fixture: FixtureJournal) -> None:
+    """What we cannot undo is reported, the rest is put back."""
+    a = fixture.file("a", "3\n")
+    journal = fixture.journal()
+    fixture.set(journal, a, "1")
+    journal.record(Setting("from-the-future", "x", False), b"", b"1")
+    fixture.die(journal)
+    assert sorted(outcomes(fixture.restore())) == ["failed", "restored"]
+    assert fixture.value(a) == "3\n"
+
+
+@given(value=st.binary(max_size=64))
+@settings(max_examples=30)
+def test_any_bytes_survive_the_file(tmp_path_factory: pytest.TempPathFactory, value: bytes) -> None:
+    """Values are stored exactly, whatever is in them."""
+    fixture = FixtureJournal(tmp_path_factory.mktemp("journal"))
+    a = fixture.file("a", "")
+    Path(a.target).write_bytes(value)
+    journal = fixture.journal()
+    fixture.set(journal, a, "something that nobody else wrote")
+    fixture.die(journal)
+    fixture.restore()
+    assert Path(a.target).read_bytes() == value
+
+
+def test_thread_affinity_is_put_back() -> None:
+    """A thread is named by number and start time; its mask comes back as it was."""
+    kind = kind_of("thread-affinity")
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+        os._exit(0)
+    try:
+        start = int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[19])
+        target = f"name:{child}:{start}"
+        before = kind.read(target)
+        kind.write(target, b"1")
+        assert kind.read(target) == b"1\n"
+        kind.write(target, before)
+        assert kind.read(target) == before
+        with pytest.raises(ProcessLookupError):
+            kind.read(f"name:{child}:{start + 1}")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
