@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, Literal
@@ -44,6 +45,8 @@ _HOLDOVER_INTERVALS = 4.0
 _SOFTWARE_AFTER_NS = 1_000_000_000
 _INIT_SPAN_NS = 200_000_000
 _INIT_DRIFT_SIGMA_PPB = 20_000.0
+# What envelope and anchors see within this of each other is one jump.
+_SAME_JUMP_NS = 1_000_000_000
 # Records of nearly the longest baseline give the kernel's drift.
 _BASELINE_SHARE = 0.9
 
@@ -111,6 +114,9 @@ class Clock:
         self._missing = 0
         self._kernel_drifts: list[npt.NDArray[np.void]] = []
         self._anchored = False
+        self._anchor_mono_ns = 0
+        self._anchor_jumps: deque[int] = deque(maxlen=8)
+        self._undecided: list[Tag] = []
 
     # Observations.
 
@@ -147,6 +153,7 @@ class Clock:
             return
         self._episodes.discard("missing")
         self._anchored = True
+        self._anchor_mono_ns = mono_ns
         offset_raw = anchor.offset_ns + raw_ns - anchor.local_ns
         sample = Sample(raw_ns, raw_ns - offset_raw, anchor.read_delay_ns, var=anchor.var)
         self._collect(self._anchors.update(sample))
@@ -346,26 +353,34 @@ class Clock:
                 self._once(v.kind, mono_ns, v.cause)
                 continue
             self._episodes.discard("stale")
+            if v.kind not in (None, "outlier"):
+                self._anchor_jumps.append(mono_ns)
             if v.kind is not None:
                 self._tags.append(Tag(v.kind, mono_ns, v.size_ns, v.cause))
 
     def _collect_envelope(self, tags: list[Tag]) -> None:
-        """Take the envelope's tags; what the anchors did not see was the path, not the clock."""
-        fresh = self._anchored and self._anchors.state(self._monoraw.raw_ns) == "tracking"
-        for tag in tags:
-            if not fresh:
-                self._tags.append(tag)
-            elif tag.kind in ("phase_step", "path_change") and not self._anchor_stepped(tag):
-                cause = "the envelope moved, the PHC did not"
-                size = tag.size_ns if tag.kind == "path_change" else -tag.size_ns
-                self._tags.append(Tag("path_change", tag.mono_ns, size, cause))
+        """Take the envelope's tags; what the anchors did not see was the path, not the clock.
 
-    def _anchor_stepped(self, tag: Tag) -> bool:
-        near = 1_000_000_000
-        return any(
-            t.kind not in ("path_change", "outlier") and abs(t.mono_ns - tag.mono_ns) < near
-            for t in self._tags
-        )
+        The anchors come less often: their verdict is waited for.
+        """
+        self._undecided += tags
+        if not self._anchored or self._anchors.state(self._monoraw.raw_ns) != "tracking":
+            self._tags += self._undecided
+            self._undecided = []
+            return
+        if self._anchors.suspected_ns:
+            return
+        waiting = []
+        for tag in self._undecided:
+            if any(abs(at - tag.mono_ns) < _SAME_JUMP_NS for at in self._anchor_jumps):
+                continue
+            if self._anchor_mono_ns <= tag.mono_ns:
+                waiting.append(tag)
+            elif tag.kind in ("phase_step", "path_change"):
+                size = tag.size_ns if tag.kind == "path_change" else -tag.size_ns
+                cause = "the envelope moved, the PHC did not"
+                self._tags.append(Tag("path_change", tag.mono_ns, size, cause))
+        self._undecided = waiting
 
     def _anchor_time(self, anchor: Anchor, pairs: ClockPairs) -> tuple[int, int]:
         """Return (raw, mono) of an anchor whose local clock may be either, or realtime."""

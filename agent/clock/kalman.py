@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp, log, sqrt
 
-# Random walk of frequency, ppb per sqrt(second): from an OCXO to a TCXO in a draught.
-WALKS_PPB = (0.3, 3.0, 12.0, 60.0)
+# Random walk of frequency, ppb per sqrt(second): from a good TCXO to one in a draught.
+WALKS_PPB = (1.0, 6.0, 20.0, 60.0)
 # White frequency noise, ns per sqrt(second): 1e-9 at 1 s.
 _WHITE_NS = 1.0
 # Nobody knows the drift before the second sample; crystals are within 100 ppm.
@@ -26,7 +26,7 @@ _FORGOTTEN_VAR = 1e30
 # How many samples the choice of walk remembers.
 _WEIGHT_MEMORY = 300.0
 # No member is ever ruled out by more than this: a walk shows late, and the bound has to be right before.
-_LEAST_WEIGHT = 0.03
+_LEAST_WEIGHT = 0.04
 # A squared normalised residual counts no more than this against a member: one outlier says nothing about Q.
 _SURPRISE_CAP = 9.0
 
