@@ -112,7 +112,7 @@ class Clock:
         self._first_packet_ns: int | None = None
         self._stamped_ns: int | None = None
         self._missing = 0
-        self._kernel_drifts: list[npt.NDArray[np.void]] = []
+        self._kernel_drifts: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]] = []
         self._anchored = False
         self._anchor_mono_ns = 0
         self._anchor_jumps: deque[int] = deque(maxlen=8)
@@ -134,9 +134,11 @@ class Clock:
             self._envelope.add(windows)
         if stamped < len(windows):
             self._missing += int(windows["n_missing"].sum())
-        drifts = windows[(windows["flags"] & WINDOW_DRIFT_VALID) != 0]
-        if len(drifts):
-            self._kernel_drifts.append(drifts[["drift_mono_ppb", "drift_baseline_ns"]])
+        valid = (windows["flags"] & WINDOW_DRIFT_VALID) != 0
+        if valid.any():
+            self._kernel_drifts.append(
+                (windows["drift_baseline_ns"][valid], windows["drift_mono_ppb"][valid])
+            )
 
     def observe_anchor(self, burst: PhcBurst, pairs: ClockPairs) -> None:
         """Take one burst of PHC reads."""
@@ -331,11 +333,11 @@ class Clock:
     def _kernel_drift(self) -> tuple[float | None, int]:
         if not self._kernel_drifts:
             return None, 0
-        drifts = np.concatenate(self._kernel_drifts)
+        baselines = np.concatenate([baseline for baseline, _ in self._kernel_drifts])
+        drifts = np.concatenate([drift for _, drift in self._kernel_drifts])
         self._kernel_drifts.clear()
-        baselines = drifts["drift_baseline_ns"]
         longest = int(baselines.max())
-        chosen = drifts["drift_mono_ppb"][baselines >= _BASELINE_SHARE * longest]
+        chosen = drifts[baselines >= _BASELINE_SHARE * longest]
         return float(np.median(chosen)), longest
 
     # Tags.

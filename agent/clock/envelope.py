@@ -97,23 +97,60 @@ def path_key(cpu: int, queue: int) -> int:
     return cpu << 16 | queue
 
 
-def collapse(windows: WindowArray, drift_mono_ppb: float, sub_ns: int = SUB_INTERVAL_NS) -> list[SubInterval]:
-    """Return the sub-intervals of `windows` (any order, all stamped) in time order.
+@dataclass(frozen=True, slots=True)
+class EnvelopePairs:
+    """What the envelope needs of closed windows, in columns: int64 mono, mono - hw and path; bool frozen."""
+
+    mono_ns: npt.NDArray[np.int64]
+    offset_ns: npt.NDArray[np.int64]
+    path: npt.NDArray[np.int64]
+    frozen: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, windows: WindowArray) -> EnvelopePairs:
+        """Return the envelope pairs of those windows that have a stamp."""
+        hw = windows["envelope"]["hw_ns"].astype(np.int64)
+        mono = windows["envelope"]["mono_ns"].astype(np.int64)
+        path = windows["cpu"].astype(np.int64) << 16 | windows["queue"]
+        pairs = cls(mono, mono - hw, path, _frozen(windows))
+        stamped = (windows["n_stamped"] > 0) & (hw > 0)
+        return pairs if stamped.all() else pairs.where(stamped)
+
+    def __len__(self) -> int:
+        return len(self.mono_ns)
+
+    def where(self, chosen: npt.NDArray[np.bool_]) -> EnvelopePairs:
+        """Return the chosen rows."""
+        return EnvelopePairs(
+            self.mono_ns[chosen], self.offset_ns[chosen], self.path[chosen], self.frozen[chosen]
+        )
+
+    def then(self, later: EnvelopePairs) -> EnvelopePairs:
+        """Return these rows and then the others'."""
+        if len(self) == 0:
+            return later
+        return EnvelopePairs(
+            np.concatenate((self.mono_ns, later.mono_ns)),
+            np.concatenate((self.offset_ns, later.offset_ns)),
+            np.concatenate((self.path, later.path)),
+            np.concatenate((self.frozen, later.frozen)),
+        )
+
+
+def collapse(pairs: EnvelopePairs, drift_mono_ppb: float, sub_ns: int = SUB_INTERVAL_NS) -> list[SubInterval]:
+    """Return the sub-intervals of `pairs` (any order) in time order.
 
     Per path, the pair with the least mono - hw once `drift_mono_ppb` is taken out. Integers stay exact; floats
     are differences from the first pair.
     """
-    if len(windows) == 0:
+    if len(pairs) == 0:
         return []
-    envelope = windows["envelope"]
-    mono = envelope["mono_ns"].astype(np.int64)
-    offset = mono - envelope["hw_ns"].astype(np.int64)
+    mono, offset = pairs.mono_ns, pairs.offset_ns
     first_mono, first_offset = int(mono[0]), int(offset[0])
     level = (offset - first_offset) - (mono - first_mono) * (drift_mono_ppb * 1e-9)
     sub = mono // sub_ns
     first_sub = int(sub.min())
-    path = windows["cpu"].astype(np.int64) << 16 | windows["queue"]
-    key = (sub - first_sub) << 32 | path
+    key = (sub - first_sub) << 32 | pairs.path
     order = np.lexsort((level, key))
     key, level = key[order], level[order]
     starts = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
@@ -121,7 +158,7 @@ def collapse(windows: WindowArray, drift_mono_ppb: float, sub_ns: int = SUB_INTE
     rank = np.minimum(counts - 1, _SCATTER_RANK)
     spacing = (level[starts + rank] - level[starts]) / np.maximum(rank, 1)
     spread = level[starts + counts // 2] - level[starts]
-    frozen = _frozen(windows)[order]
+    frozen = pairs.frozen[order]
     rows = order[starts]
     out: list[SubInterval] = []
     last = -1
@@ -252,7 +289,7 @@ class Envelope:
     resets: int = 0
     stale: bool = False
     _paths: dict[int, _Path] = field(default_factory=dict)
-    _pending: WindowArray | None = None
+    _pending: EnvelopePairs | None = None
     _done_mono_ns: int = 0
     _held: list[_Held] = field(default_factory=list)
     _held_from: tuple[int, BankState] | None = None
@@ -267,11 +304,8 @@ class Envelope:
 
     def add(self, windows: WindowArray) -> None:
         """Take closed windows of this clock; those without a stamp are ignored."""
-        stamped = windows[(windows["n_stamped"] > 0) & (windows["envelope"]["hw_ns"] != 0)]
-        if self._pending is None or len(self._pending) == 0:
-            self._pending = stamped
-        elif len(stamped):
-            self._pending = np.concatenate((self._pending, stamped))
+        pairs = EnvelopePairs.of(windows)
+        self._pending = pairs if self._pending is None else self._pending.then(pairs)
 
     def process(self, now_mono_ns: int, drift_mono_ppb: float) -> list[Tag]:
         """Work through the sub-intervals that are complete at `now_mono_ns`; return what was found."""
@@ -279,7 +313,7 @@ class Envelope:
         if pending is None or len(pending) == 0:
             return []
         ready_until = (now_mono_ns - _WINDOW_LAG_NS) // SUB_INTERVAL_NS * SUB_INTERVAL_NS
-        at = pending["envelope"]["mono_ns"]
+        at = pending.mono_ns
         if self.accepted_mono_ns is None:
             # The first sub-intervals need a drift to be collapsed with: a little of everything, then all at once.
             if ready_until - int(at.min()) < _WARM_UP_NS:
@@ -292,9 +326,9 @@ class Envelope:
             # The other paths of that sub-interval have been taken already; they told enough.
             self.counts.late_windows += n_late
             ready &= ~late
-        self._pending = pending[at >= ready_until]
+        self._pending = pending.where(at >= ready_until)
         tags: list[Tag] = []
-        for sub in collapse(pending[ready], drift_mono_ppb):
+        for sub in collapse(pending.where(ready), drift_mono_ppb):
             tags += self._take(sub, drift_mono_ppb)
         self._done_mono_ns = max(self._done_mono_ns, ready_until)
         return tags

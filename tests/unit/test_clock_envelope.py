@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from agent.clock import Clock
-from agent.clock.envelope import SUB_INTERVAL_NS, collapse, path_key, rough_drift_ppb
+from agent.clock.envelope import SUB_INTERVAL_NS, EnvelopePairs, collapse, path_key, rough_drift_ppb
 from agent.ffi.records import WINDOW_DTYPE
 from tests.unit.test_clock_simulation import (
     BASE_DELAY_NS,
@@ -23,14 +22,14 @@ from tests.unit.test_clock_simulation import (
 JUMPS = (-5_000, 5_000, -250_000, 250_000, -1_000_000, 1_000_000, -37_000_000_000, 37_000_000_000)
 
 
-def _windows(pairs: list[tuple[int, int, int, int]]) -> npt.NDArray[np.void]:
+def _windows(pairs: list[tuple[int, int, int, int]]) -> EnvelopePairs:
     """Windows from (cpu, queue, mono, hw)."""
     out = np.zeros(len(pairs), WINDOW_DTYPE)
     for row, (cpu, queue, mono, hw) in zip(out, pairs, strict=True):
         row["cpu"], row["queue"], row["n_stamped"] = cpu, queue, 1
         for name in ("first", "last", "envelope"):
             row[name]["mono_ns"], row[name]["hw_ns"] = mono, hw
-    return out
+    return EnvelopePairs.of(out)
 
 
 def test_collapse_is_exact_at_epoch_size() -> None:
