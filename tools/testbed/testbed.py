@@ -91,6 +91,15 @@ class ConsumerReport:
         ]
         return quantiles_us(inside, *quantiles)
 
+    def timeline_us(self, start_mono_ns: int, step_ns: int, steps: int, quantile: float) -> list[float]:
+        """One quantile of the delay for each step of time, us; a slice counts where it begins."""
+        by_step: list[list[Slice]] = [[] for _ in range(steps)]
+        for piece in self.slices:
+            step = (piece.mono_ns - start_mono_ns) // step_ns
+            if 0 <= step < steps:
+                by_step[step].append(piece)
+        return [quantiles_us(pieces, quantile)[0] for pieces in by_step]
+
 
 def online_cpus() -> list[int]:
     """The CPUs that this process may use, ascending."""
@@ -197,10 +206,11 @@ class Testbed:
     # Settings of the capture interface
 
     def set_rps(self, mask: int) -> None:
-        """Steer the packets of all its receive queues to the CPUs in `mask` (below 32; 0: off)."""
+        """Steer the packets of all its receive queues to the CPUs in `mask` (bit n: CPU n; 0: RPS off)."""
+        words = [f"{mask >> shift & 0xFFFFFFFF:08x}" for shift in range(0, max(1, mask.bit_length()), 32)]
         for queue in range(self.queues):
             path = Path(f"/sys/class/net/{self.cap_if}/queues/rx-{queue}/rps_cpus")
-            self.cap.write(path, f"{mask:x}".encode())
+            self.cap.write(path, ",".join(reversed(words)).encode())
 
     def settings(self) -> dict[str, bytes]:
         """Every steering setting of the capture interface, byte for byte, by path."""
