@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 def printable(text: str) -> str:
     """The text without anything that a terminal would obey: names and causes come from drivers and other programs."""
@@ -27,12 +29,21 @@ def ppb(value: float | None) -> str:
     return f"{value:+.0f} ppb"
 
 
-def count(value: float) -> str:
-    """`950`, `12.3 k`, `4.56 M`, for counts and rates."""
-    for limit, unit in ((1e3, ""), (1e6, " k"), (1e9, " M")):
-        if abs(value) < limit:
-            return f"{_digits(value / (limit / 1e3))}{unit}"
-    return f"{_digits(value / 1e9)} G"
+def exact(ns: int) -> str:
+    """Every digit, however large: offsets between clocks of different epochs are decades."""
+    if abs(ns) < 10**9:
+        return f"{ns} ns"
+    return f"{'-' if ns < 0 else ''}{abs(ns) // 10**9}.{abs(ns) % 10**9:09} s"
+
+
+def count(value: float, unit: str = "") -> str:
+    """`950`, `12.3 k`, `4.56 M` for counts and rates; with a unit `4.56 Mbit/s`."""
+    for scale, prefix in ((1.0, ""), (1e3, "k"), (1e6, "M")):
+        if abs(value) < 1000 * scale:
+            break
+    else:
+        scale, prefix = 1e9, "G"
+    return f"{_digits(value / scale)} {prefix}{unit}".rstrip()
 
 
 def size(value: float) -> str:
@@ -45,6 +56,8 @@ def size(value: float) -> str:
 
 
 def _digits(value: float) -> str:
+    if not math.isfinite(value):  # a stream of another encoder may hold such
+        return "?"
     if value == int(value) and abs(value) < 1000:
         return str(int(value))
     if abs(value) >= 100:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from agent.telemetry.decode import AnyFrame
-from agent.telemetry.figures import count, duration, ppb, printable, size
+from agent.telemetry.figures import count, duration, exact, ppb, printable, size
 from agent.telemetry.jsonlines import summarise
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _clock(frame: AnyFrame) -> str:
     reason = f" ({frame['reason']})" if frame["reason"] else ""
     text = (
         f"{frame['ifname']} {clock_name(frame['kind'], frame['key'])} {frame['state']}{reason}: "
-        f"offset {frame['offset_ns']} ns ± {duration(frame['bound_ns'])}, "
+        f"offset {exact(frame['offset_ns'])} ± {duration(frame['bound_ns'])}, "
         f"drift {ppb(frame['drift_raw_ppb'])} ± {ppb(frame['drift_bound_ppb']).lstrip('+')} (raw), "
         f"{ppb(frame['drift_mono_ppb'])} (mono), kernel {ppb(frame['kernel_drift_ppb'])}"
     )

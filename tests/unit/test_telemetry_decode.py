@@ -258,6 +258,23 @@ def test_readable_lines_obey_nothing() -> None:
     assert "gone" in line
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**18])
+def test_any_number_can_be_shown(value: float) -> None:
+    """Numbers that our encoder never writes are shown all the same."""
+
+    def replaced(item: Any) -> Any:
+        if isinstance(item, dict):
+            return {key: replaced(inner) for key, inner in item.items()}
+        if isinstance(item, list):
+            return [replaced(inner) for inner in item]
+        return value if isinstance(item, float) else item
+
+    for frame in sample.run_of_frames()[1:]:
+        frames, error = decode(pack(sample.hello(Encoder())) + pack(replaced(frame)))
+        assert error is None
+        assert len(frames) == 2
+
+
 # The documented errors, and nothing else, for any input.
 
 
