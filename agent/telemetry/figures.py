@@ -38,11 +38,8 @@ def exact(ns: int) -> str:
 
 def count(value: float, unit: str = "") -> str:
     """`950`, `12.3 k`, `4.56 M` for counts and rates; with a unit `4.56 Mbit/s`."""
-    for scale, prefix in ((1.0, ""), (1e3, "k"), (1e6, "M")):
-        if abs(value) < 1000 * scale:
-            break
-    else:
-        scale, prefix = 1e9, "G"
+    scales = ((1.0, ""), (1e3, "k"), (1e6, "M"))
+    scale, prefix = next((step for step in scales if abs(value) < 1000 * step[0]), (1e9, "G"))
     return f"{_digits(value / scale)} {prefix}{unit}".rstrip()
 
 
