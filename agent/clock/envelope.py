@@ -29,6 +29,10 @@ _WINDOW_LAG_NS = 4_000_000
 # The scatter of the lowest windows is measured up to this rank.
 _SCATTER_RANK = 4
 _FLOOR_NS = 20.0
+# Caches, frequency scaling and the read of mono against raw move an envelope by this, however still it lies.
+_UNSEEN_NS = 15.0
+# A shift below this is nobody's step: the offset follows it without a word.
+_LEAST_STEP_NS = 1_000
 # Scatter per window before any was measured.
 _INITIAL_SCATTER_NS = 2_000.0
 # Robust limits in sqrt(S): positive residuals may be queueing, negative ones hardly.
@@ -258,6 +262,7 @@ class Counts:
     used: int = 0
     queued: int = 0
     late_windows: int = 0
+    small_shifts: int = 0
     stale: int = 0
 
 
@@ -341,7 +346,7 @@ class Envelope:
     @property
     def noise_var(self) -> float:
         """Variance of a typical sub-interval's minimum, ns^2."""
-        return self._typical_var * self.track.noise.scale
+        return self._typical_var * self.track.noise.scale + _UNSEEN_NS**2
 
     # One sub-interval.
 
@@ -394,7 +399,7 @@ class Envelope:
         track.advance(local_ns)
         lowest = min(levels.values())
         low_residual, predicted_var = track.residual(lowest)
-        extra_var = self.monoraw.uncertainty_ns(mono_ns) ** 2
+        extra_var = self.monoraw.uncertainty_ns(mono_ns) ** 2 + _UNSEEN_NS**2
         noise = var * track.noise.scale + extra_var
         gate = GATE_SIGMAS * sqrt(predicted_var + noise)
         residuals, known = self._path_residuals(levels, lowest, low_residual, gate)
@@ -486,7 +491,7 @@ class Envelope:
         tags = []
         young = self._held and self._held[0].mono_ns - self.started_mono_ns < _YOUNG_NS
         for h in () if young else self._held:
-            if h.residual_ns < 0 or h.residual_ns > _NOT_QUEUEING_NS:
+            if h.residual_ns < -_LEAST_STEP_NS or h.residual_ns > _NOT_QUEUEING_NS:
                 kind, cause = name_bounce(-h.residual_ns, 4.0 * sqrt(h.var * self.track.noise.scale))
                 tags.append(Tag(kind, h.mono_ns, -h.residual_ns, cause))
         self.counts.queued += len(self._held)
@@ -587,11 +592,15 @@ class Envelope:
     def _phase_step(self, near: list[_Held], alike: bool) -> list[Tag]:
         onset = self._held[0].mono_ns
         size = round(median(h.residual_ns for h in near))
-        tolerance = 4.0 * sqrt(near[0].var * self.track.noise.scale)
+        tolerance = 4.0 * sqrt(near[0].var * self.track.noise.scale + near[0].extra_var)
         kind: TagKind
         change = self._change_before(onset)
         lift = self._lift
         by_path = None
+        if abs(size) < _LEAST_STEP_NS:
+            self.counts.small_shifts += 1
+            self._reanchor(size, near)
+            return []
         if lift is not None and size < 0 and -size <= lift.size_ns + tolerance:
             kind, cause, tag_size = "path_change", "the envelope came down again", size
             self._lift = None
@@ -607,6 +616,7 @@ class Envelope:
             if not alike:
                 cause += " (not on every path)"
         self._reanchor(size, near)
+        self.resets += 1
         if by_path is not None:
             faster = {k for h in near for k, r in h.by_path.items() if r < 0}
             for key, path in self._paths.items():
@@ -632,6 +642,7 @@ class Envelope:
         onset = self._held[0].mono_ns
         size = round(median(h.residual_ns for h in near))
         self._reanchor(size, near)
+        self.resets += 1
         self._lift = _Lift(onset, size)
         seconds = _LIFT_PATIENCE_NS // 1_000_000_000
         cause = f"envelope lifted for {seconds} s, without the shape of a clock step"
@@ -639,7 +650,6 @@ class Envelope:
 
     def _reanchor(self, size_ns: int, near: list[_Held]) -> None:
         assert self._held_from is not None
-        self.resets += 1
         self.track.restore(self._held_from)
         self.track.advance(near[0].local_ns)
         self.track.step(size_ns)
