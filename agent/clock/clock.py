@@ -215,7 +215,7 @@ class Clock:
         unknown = self._unknown_ns(anchored)
         model = None
         if state != "invalid":
-            model = self._next_model(mono_ns, hw_ns, drift_mono, 0.0 if anchored else self._below(track))
+            model = self._next_model(mono_ns, hw_ns, drift_mono, 0.0 if anchored else self._below_ns())
         self._model = model
         tags, self._tags = tuple(self._tags), []
         return ClockReport(
@@ -310,7 +310,8 @@ class Clock:
             out.append(Prediction(horizon, offset, sigma, P99_SIGMAS * sigma + unknown))
         return tuple(out)
 
-    def _below(self, track: Track) -> float:
+    def _below_ns(self) -> float:
+        """Return how far below the envelope the kernel's model lies."""
         return _BELOW_ENVELOPE_SIGMAS * sqrt(self._envelope.noise_var)
 
     def _next_model(self, mono_ns: int, hw_ns: int, drift_mono_ppb: float, below_ns: float) -> ClockModel:
