@@ -1,0 +1,111 @@
+"""`agent doctor`: what this host can and cannot do, each with cause and remedy. Changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent.errors import UnsupportedError
+from agent.telemetry.figures import printable
+
+if TYPE_CHECKING:
+    from agent.doctor import Check
+
+_COLOURS = {"ok": "32", "info": "36", "warn": "33", "fail": "1;31"}
+_MAX_WIDTH = 120
+_LABEL_WIDTH = 25
+_INDENT = 2 + 4 + 2 + _LABEL_WIDTH
+
+_EPILOG = """\
+ok: as it should be. info: good to know. warn: works with less, or worse. fail: `agent run` cannot work here.
+exit codes: 0 `agent run` can work on this host, 2 no such interface, 3 it cannot
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare `agent doctor`."""
+    parser = subparsers.add_parser(
+        "doctor",
+        help="check what this host can and cannot do, each with cause and remedy",
+        description="Check privileges, kernel, loaders, clocks and CPUs, and one interface if it is named. "
+        "Nothing is changed.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-i", "--interface", dest="ifname", metavar="IF", help="check this interface too")
+    parser.add_argument("--netns", metavar="NAME", help="network namespace that the interface is in")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument(
+        "--state-dir",
+        type=Path,
+        default=Path("/run/agent"),
+        metavar="DIR",
+        help="where journals are (default /run/agent)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report; 0, or 3 if a check failed. Raises `UsageError` if there is no such interface."""
+    from agent.doctor import Context, run_checks, worst
+
+    if args.netns is not None:
+        from agent.ffi.netns import enter_netns
+
+        enter_netns(args.netns)
+    checks = run_checks(Context(ifname=args.ifname, state_dir=args.state_dir))
+    verdict = worst(checks)
+    if args.json:
+        print(json.dumps({"verdict": verdict, "checks": [asdict(check) for check in checks]}))
+    else:
+        width = min(shutil.get_terminal_size((_MAX_WIDTH, 24)).columns, _MAX_WIDTH)
+        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+        print("\n".join(report(checks, max(width, 60), colour=colour)))
+    return UnsupportedError.exit_code if verdict == "fail" else 0
+
+
+def report(checks: Iterable[Check], width: int, *, colour: bool) -> Iterator[str]:
+    """The report's lines: groups, one check a line, below it why and what to do unless all is well."""
+    counts = dict.fromkeys(_COLOURS, 0)
+    for group, members in groupby(checks, key=lambda check: check.group):
+        yield printable(group)
+        for check in members:
+            counts[check.severity] += 1
+            mark = f"{check.severity:<4}"
+            if colour:
+                mark = f"\x1b[{_COLOURS[check.severity]}m{mark}\x1b[0m"
+            first, *rest = _wrapped(check.found, width)
+            yield f"  {mark}  {printable(check.name):<{_LABEL_WIDTH}}{first}"
+            yield from _below(rest)
+            if check.why and check.severity != "ok":
+                yield from _below(_wrapped(check.why, width))
+            if check.remedy and check.severity != "ok":
+                yield from _below(_wrapped(f"→ {check.remedy}", width))
+        yield ""
+    yield ", ".join(f"{number} {severity}" for severity, number in counts.items() if number) + (
+        ": `agent run` cannot work on this host" if counts["fail"] else ""
+    )
+
+
+def _below(lines: Iterable[str]) -> Iterator[str]:
+    """Lines below a check's first one, under its text."""
+    for line in lines:
+        yield " " * _INDENT + line
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    lines = [printable(line) for line in text.splitlines()] or [""]
+    return [
+        part
+        for line in lines
+        for part in textwrap.wrap(line, max(20, width - _INDENT), break_on_hyphens=False) or [""]
+    ]

@@ -1,0 +1,191 @@
+"""What this process may do, and what the host keeps it from doing."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+from agent.doctor.check import Context, Finding, NotChecked, Table
+from agent.host.paths import HostPaths, read_int, read_text
+
+_CAPABILITIES = {12: "CAP_NET_ADMIN", 21: "CAP_SYS_ADMIN", 38: "CAP_PERFMON", 39: "CAP_BPF"}
+_MEMCG_ACCOUNTING = (5, 11)
+# What `agent run` writes to, below proc and sys.
+_WRITTEN = (("proc", "irq"), ("sys", "class/net"))
+
+
+def privileges(context: Context) -> Finding:
+    """Root, and the capabilities that root may have been stripped of."""
+    status = read_text(context.paths.proc / "self/status")
+    if status is None:
+        raise NotChecked(f"{context.paths.proc}/self/status cannot be read")
+    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    uid = int(fields["Uid"].split()[1])
+    effective = int(fields["CapEff"], 16)
+    missing = [name for bit, name in _CAPABILITIES.items() if not effective >> bit & 1]
+    if uid != 0:
+        return Finding(
+            "fail",
+            f"this process runs as uid {uid}",
+            "loading BPF programs and writing IRQ and queue settings take root",
+            "run it by sudo",
+        )
+    if missing:
+        return Finding(
+            "fail",
+            f"root without {', '.join(missing)}",
+            "a container or a unit file has taken these capabilities away",
+            f"grant them: `docker run --cap-add …`, or CapabilityBoundingSet= in the unit ({' '.join(missing)})",
+        )
+    return Finding("ok", f"root with {', '.join(_CAPABILITIES.values())}")
+
+
+def lockdown(context: Context) -> Finding:
+    """Kernel lockdown, which Secure Boot switches on in many distributions."""
+    text = read_text(context.paths.sys / "kernel/security/lockdown")
+    if text is None:
+        return Finding("ok", "the kernel has no lockdown, or securityfs is not mounted")
+    mode = text.partition("[")[2].partition("]")[0]
+    if mode == "confidentiality":
+        return Finding(
+            "warn",
+            "the kernel is locked down: confidentiality",
+            "BPF programs may not read kernel memory, and tracing is restricted; loads fail with a bare EPERM",
+            "boot with lockdown=integrity, or without Secure Boot",
+        )
+    return Finding("ok", f"lockdown: {mode or text}")
+
+
+def memlock(context: Context) -> Finding:
+    """RLIMIT_MEMLOCK, which error messages blame though it has not mattered for BPF since 5.11."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    size = "unlimited" if soft == resource.RLIM_INFINITY else f"{soft >> 10} KiB"
+    if context.kernel >= _MEMCG_ACCOUNTING:
+        return Finding(
+            "ok", f"{size}; BPF memory is charged to the cgroup since 5.11, so this limit is not the cause"
+        )
+    if soft == resource.RLIM_INFINITY or soft >= 64 << 20:
+        return Finding("ok", size)
+    return Finding(
+        "fail",
+        f"RLIMIT_MEMLOCK is {size}, on a kernel before 5.11",
+        "BPF maps are charged against it, and loading fails with EPERM",
+        "`ulimit -l unlimited`, or LimitMEMLOCK=infinity in the unit",
+    )
+
+
+def perf_paranoid(context: Context) -> Finding:
+    """perf_event_paranoid, which root with CAP_PERFMON passes."""
+    level = read_int(context.paths.proc / "sys/kernel/perf_event_paranoid")
+    if level is None:
+        return Finding(
+            "fail",
+            "kernel.perf_event_paranoid does not exist: the kernel has no perf events",
+            "window records leave the kernel through perf ring buffers",
+            "use a kernel with CONFIG_PERF_EVENTS=y",
+        )
+    return Finding("ok", f"{level}; it binds only processes without CAP_PERFMON")
+
+
+def writable_trees(context: Context) -> Finding:
+    """/proc/irq and /sys/class/net mounted read-only, as containers and ProtectKernelTunables do."""
+    mounts = _mounts(context.paths)
+    read_only = []
+    for root, below in _WRITTEN:
+        mount = _mount_of(mounts, f"/{root}/{below}")
+        if mount is not None and "ro" in mount.options:
+            read_only.append(f"/{root}/{below}")
+    if read_only:
+        return Finding(
+            "warn",
+            f"mounted read-only: {', '.join(read_only)}",
+            "settings there cannot be changed (EROFS): the agent can only observe",
+            "ProtectKernelTunables=no in the unit, `--privileged` or a writable /sys mount for a container",
+        )
+    return Finding("ok", "/proc/irq and /sys/class/net are mounted writable")
+
+
+def bpffs(context: Context) -> Finding:
+    """A mounted BPF file system, which only attachments without a running agent need."""
+    if any(mount.fstype == "bpf" for mount in _mounts(context.paths)):
+        return Finding("ok", "mounted")
+    return Finding(
+        "info",
+        "no bpffs is mounted",
+        "`agent bpf attach` pins its links there; `agent run` does not need it",
+        "none needed: `agent bpf attach` mounts it at /sys/fs/bpf",
+    )
+
+
+def leftovers(context: Context) -> Finding:
+    """Journals of killed runs, and agents that run now."""
+    running: list[str] = []
+    left: list[str] = []
+    for journal in sorted(context.state_dir.glob("*.journal")):
+        scope = journal.name.removesuffix(".journal")
+        pid = _owner(journal)
+        alive = pid is not None and (context.paths.proc / str(pid)).exists()
+        (running if alive else left).append(f"{scope} (pid {pid})" if alive else scope)
+    if left:
+        return Finding(
+            "warn",
+            f"journal of a run that did not end by itself: {', '.join(left)}",
+            "settings that it changed may still be in force",
+            "`agent restore` puts them back",
+        )
+    if running:
+        return Finding("info", f"an agent runs on {', '.join(running)}", "there is one agent an interface")
+    return Finding("ok", "no journal is left, no agent runs")
+
+
+def _owner(journal: Path) -> int | None:
+    """The pid in a journal's first line; None where that is torn or of another format."""
+    import json
+
+    try:
+        pid = json.loads(journal.read_text().partition("\n")[0])["pid"]
+    except (ValueError, KeyError, TypeError, FileNotFoundError):
+        return None
+    return pid if isinstance(pid, int) else None
+
+
+class _Mount:
+    """One line of mountinfo (proc(5))."""
+
+    __slots__ = ("fstype", "options", "point")
+
+    def __init__(self, line: str) -> None:
+        front, _, back = line.partition(" - ")
+        fields = front.split()
+        self.point = fields[4].replace("\\040", " ")
+        tail = back.split()
+        self.fstype = tail[0]
+        self.options = {*fields[5].split(","), *(tail[2].split(",") if len(tail) > 2 else ())}
+
+
+def _mounts(paths: HostPaths) -> list[_Mount]:
+    text = read_text(paths.proc / "self/mountinfo")
+    if text is None:
+        raise NotChecked(f"{paths.proc}/self/mountinfo cannot be read")
+    return [_Mount(line) for line in text.splitlines() if " - " in line]
+
+
+def _mount_of(mounts: list[_Mount], path: str) -> _Mount | None:
+    """The mount that a path is on: the last one over the longest prefix."""
+    found = None
+    for mount in mounts:
+        prefix = mount.point.rstrip("/") + "/"
+        if (path + "/").startswith(prefix) and (found is None or len(mount.point) >= len(found.point)):
+            found = mount
+    return found
+
+
+CHECKS: Table = (
+    ("root and capabilities", privileges),
+    ("lockdown", lockdown),
+    ("memlock limit", memlock),
+    ("perf events", perf_paranoid),
+    ("writable /proc and /sys", writable_trees),
+    ("bpffs", bpffs),
+    ("other runs", leftovers),
+)
