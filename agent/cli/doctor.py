@@ -103,9 +103,6 @@ def _below(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    lines = [printable(line) for line in text.splitlines()] or [""]
-    return [
-        part
-        for line in lines
-        for part in textwrap.wrap(line, max(20, width - _INDENT), break_on_hyphens=False) or [""]
-    ]
+    room = max(20, width - _INDENT)
+    lines = [printable(line) for line in text.splitlines()]
+    return [part for line in lines for part in textwrap.wrap(line, room, break_on_hyphens=False)] or [""]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import os
 import platform
 import re
 from collections.abc import Callable, Iterable
@@ -80,6 +81,12 @@ class Context:
         """Raise `NotChecked` unless system calls speak about the host that is looked at."""
         if not self.paths.is_live:
             raise NotChecked("needs the machine itself, not a copy of its files")
+
+    def need_root(self) -> None:
+        """Raise `NotChecked` unless this process may ask the kernel of this machine about BPF."""
+        self.need_live()
+        if os.geteuid() != 0:
+            raise NotChecked("needs root")
 
     @cached_property
     def links(self) -> LinkTable:

@@ -135,7 +135,7 @@ def jumbo(context: Context) -> Finding:
 def tc(context: Context) -> Finding:
     """Programs and filters of others at tc ingress and egress: they keep running."""
     interface = context.interface
-    context.need_live()
+    context.need_root()
     names = [*_tcx(interface.ifindex), *_filters(interface.ifindex)]
     if names:
         return Finding(

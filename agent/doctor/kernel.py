@@ -75,7 +75,7 @@ def jit(context: Context) -> Finding:
 
 def tcx(context: Context) -> Finding:
     """Asked of the kernel itself: distributions backport it."""
-    context.need_live()
+    context.need_root()
     from agent.errors import UnsupportedError
     from agent.ffi.attach import tcx_programs
 
@@ -93,7 +93,7 @@ def tcx(context: Context) -> Finding:
 
 def programs(context: Context) -> Finding:
     """Load the capture programs through this kernel's verifier, attached to nothing, and free them again."""
-    context.need_live()
+    context.need_root()
     from agent.errors import AgentError
     from agent.ffi.bpf import ProgramSet, load, prog_info
 

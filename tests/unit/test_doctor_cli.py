@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "agent", "doctor"]
+
+
+def run_doctor(*arguments: str, user: int | None = None) -> subprocess.CompletedProcess[str]:
+    """The command's result."""
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, user=user
+    )
+
+
+def test_json_is_one_object_and_agrees_with_the_exit_code() -> None:
+    """0 unless a check failed, then 3."""
+    result = run_doctor("--json")
+    report = json.loads(result.stdout)
+    assert result.returncode == (3 if report["verdict"] == "fail" else 0)
+    assert {"group", "name", "severity", "found", "why", "remedy"} <= set(report["checks"][0])
+
+
+def test_no_such_interface_ends_with_2() -> None:
+    """It is named, with those that exist."""
+    result = run_doctor("-i", "agt-nothing")
+    assert result.returncode == 2
+    assert "agt-nothing" in result.stderr
+    assert "lo" in result.stderr
+
+
+def test_no_such_namespace_ends_with_2() -> None:
+    """The namespace is named."""
+    result = run_doctor("--netns", "agt-nowhere")
+    assert result.returncode == 2
+    assert "agt-nowhere" in result.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_user_is_told_that_it_takes_root() -> None:
+    """Without privileges the report is still made, ends with 3, and has no traceback."""
+    result = run_doctor("-i", "lo", user=65534)
+    assert result.returncode == 3, result.stderr
+    assert "uid 65534" in result.stdout
+    assert "Traceback" not in result.stderr
