@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from agent import __version__
+from agent.control.events import ChangeEvent, ConflictEvent, EffectEvent, Event, PlanEvent
 from agent.telemetry import schema
 from agent.telemetry.schema import (
     Change,
     ClockFrame,
+    Conflict,
     Delay,
     DelayFigures,
     DelayRow,
@@ -28,7 +30,6 @@ from agent.telemetry.schema import (
     InterfaceFacts,
     InterfaceHealth,
     Plan,
-    PlannedChange,
     RecordLayout,
     RestoredItem,
     SinkHealth,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from agent.clock import ClockReport
+    from agent.control.quantiles import Figures
 
 
 def pack(frame: Frame) -> bytes:
@@ -193,79 +195,75 @@ class Encoder:
             "omitted": max(0, len(busiest) - schema.MAX_DELAY_ROWS),
         }
 
-    def plan(
-        self,
-        mono_ns: int,
-        ifname: str,
-        plan: int,
-        *,
-        decided_by: str,
-        reason: str,
-        applied: bool,
-        now_p99_ns: float | None,
-        predicted_p99_ns: float | None,
-        changes: list[PlannedChange],
-    ) -> Plan:
-        """What the controller wants."""
+    def event(self, event: Event) -> Plan | Change | Effect | Conflict:
+        """What the controller tells."""
+        if isinstance(event, PlanEvent):
+            return self._plan(event)
+        if isinstance(event, ChangeEvent):
+            return self._change(event)
+        if isinstance(event, EffectEvent):
+            return self._effect(event)
+        return self._conflict(event)
+
+    def _plan(self, event: PlanEvent) -> Plan:
         return {
-            **self._frame("plan", mono_ns),
-            "ifname": ifname,
-            "plan": plan,
-            "decided_by": decided_by,
-            "reason": reason,
-            "applied": applied,
-            "now_p99_ns": finite(now_p99_ns),
-            "predicted_p99_ns": finite(predicted_p99_ns),
-            "changes": changes,
+            **self._frame("plan", event.mono_ns),
+            "ifname": event.ifname,
+            "plan": event.plan,
+            "decided_by": event.decided_by,
+            "reason": event.reason,
+            "applied": event.applied,
+            "now_p99_ns": finite(event.now_p99_ns),
+            "predicted_p99_ns": finite(event.predicted_p99_ns),
+            "changes": [
+                {
+                    "actuator": change.target.actuator,
+                    "target": str(change.target),
+                    "queues": list(change.queues),
+                    "from": change.from_text,
+                    "to": change.to_text,
+                }
+                for change in event.changes
+            ],
         }
 
-    def change(
-        self,
-        mono_ns: int,
-        ifname: str,
-        plan: int,
-        wanted: PlannedChange,
-        *,
-        outcome: str,
-        read_back: str = "",
-        reason: str = "",
-    ) -> Change:
-        """One setting written or refused."""
+    def _change(self, event: ChangeEvent) -> Change:
         return {
-            **self._frame("change", mono_ns),
-            "ifname": ifname,
-            "plan": plan,
-            "actuator": wanted["actuator"],
-            "target": wanted["target"],
-            "from": wanted["from"],
-            "to": wanted["to"],
-            "outcome": outcome,
-            "read_back": read_back,
-            "reason": reason,
+            **self._frame("change", event.mono_ns),
+            "ifname": event.ifname,
+            "plan": event.plan,
+            "actuator": event.actuator,
+            "target": event.target,
+            "queues": list(event.queues),
+            "from": event.before,
+            "to": event.after,
+            "outcome": event.outcome,
+            "read_back": event.read_back,
+            "reason": event.reason,
         }
 
-    def effect(
-        self,
-        mono_ns: int,
-        ifname: str,
-        plan: int,
-        *,
-        outcome: str,
-        reason: str,
-        before: DelayFigures,
-        after: DelayFigures,
-        predicted_p99_ns: float | None,
-    ) -> Effect:
-        """What a plan came to."""
+    def _effect(self, event: EffectEvent) -> Effect:
         return {
-            **self._frame("effect", mono_ns),
-            "ifname": ifname,
-            "plan": plan,
-            "outcome": outcome,
-            "reason": reason,
-            "before": before,
-            "after": after,
-            "predicted_p99_ns": finite(predicted_p99_ns),
+            **self._frame("effect", event.mono_ns),
+            "ifname": event.ifname,
+            "plan": event.plan,
+            "outcome": event.outcome,
+            "reason": event.reason,
+            "before": _delay_figures(event.before),
+            "after": _delay_figures(event.after),
+            "predicted_p99_ns": finite(event.predicted_p99_ns),
+            "lost_before": event.lost_before,
+            "lost_after": event.lost_after,
+        }
+
+    def _conflict(self, event: ConflictEvent) -> Conflict:
+        return {
+            **self._frame("conflict", event.mono_ns),
+            "ifname": event.ifname,
+            "target": event.target,
+            "expected": event.expected,
+            "found": event.found,
+            "owner": event.owner,
         }
 
     def health(
@@ -321,17 +319,32 @@ class Encoder:
         }
 
 
-def delay_figures(counts: npt.NDArray[np.int64]) -> DelayFigures:
-    """n, p50 and p99 of one delay histogram int64[HIST_BUCKETS]."""
-    from agent.ffi.records import hist_quantile
-
-    p50, p99 = hist_quantile(counts, (0.5, 0.99)).tolist()
-    return {"n": int(counts.sum()), "p50_ns": finite(p50), "p99_ns": finite(p99)}
+def _delay_figures(figures: Figures) -> DelayFigures:
+    return {
+        "n": figures.n,
+        "p50_ns": finite(figures.p50_ns),
+        "p99_ns": finite(figures.p99_ns),
+        "p99_low_ns": finite(figures.p99_low_ns),
+        "p99_high_ns": finite(figures.p99_high_ns),
+    }
 
 
 def delay_rows(
     where: str, queue: npt.NDArray[np.int64], cpu: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
 ) -> Iterator[DelayRow]:
     """Rows of a delay frame from histograms: `counts` is int64[rows, HIST_BUCKETS]."""
-    for row_queue, row_cpu, row in zip(queue.tolist(), cpu.tolist(), counts, strict=True):
-        yield {"queue": row_queue, "cpu": row_cpu, "where": where, **delay_figures(row)}
+    from agent.ffi.records import hist_quantile
+
+    totals = counts.sum(axis=1).tolist()
+    quantiles = hist_quantile(counts, (0.5, 0.99)).tolist()
+    for row_queue, row_cpu, n, (p50, p99) in zip(
+        queue.tolist(), cpu.tolist(), totals, quantiles, strict=True
+    ):
+        yield {
+            "queue": row_queue,
+            "cpu": row_cpu,
+            "where": where,
+            "n": n,
+            "p50_ns": finite(p50),
+            "p99_ns": finite(p99),
+        }

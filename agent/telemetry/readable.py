@@ -121,6 +121,14 @@ def _effect(frame: AnyFrame) -> str:
     )
 
 
+def _conflict(frame: AnyFrame) -> str:
+    owner = frame["owner"] or "somebody else"
+    return (
+        f"{frame['ifname']} {frame['target']} is {frame['found'].strip()}, not {frame['expected'].strip()}: "
+        f"{owner} changed it; left alone for a while"
+    )
+
+
 def _health(frame: AnyFrame) -> str:
     parts = [f"{frame['level']}" + (f" ({frame['reason']})" if frame["reason"] else "")]
     parts += [_interface(item) for item in frame["interfaces"]]
@@ -165,6 +173,7 @@ _LINES: dict[str, Callable[[AnyFrame], str]] = {
     "plan": _plan,
     "change": _change,
     "effect": _effect,
+    "conflict": _conflict,
     "health": _health,
     "goodbye": _goodbye,
 }

@@ -194,8 +194,10 @@ class Delay(Frame):
 
 
 # `from` is a keyword of Python.
-PlannedChange = TypedDict("PlannedChange", {"actuator": str, "target": str, "from": str, "to": str})
-"""One setting that a plan wants: values as the kernel's file shows them."""
+PlannedChange = TypedDict(
+    "PlannedChange", {"actuator": str, "target": str, "queues": list[int], "from": str, "to": str}
+)
+"""One setting that a plan wants: values as the kernel's file shows them, and the receive queues that it serves."""
 
 
 class Plan(Frame):
@@ -223,6 +225,7 @@ class Change(Frame, _ChangeValues):
     plan: int
     actuator: str
     target: str
+    queues: list[int]
     outcome: str
     """`applied`, `refused`, `rolled_back` or `restored`."""
     read_back: str
@@ -230,11 +233,13 @@ class Change(Frame, _ChangeValues):
 
 
 class DelayFigures(TypedDict):
-    """Delay over a span."""
+    """Delay over a span; the interval covers the p99 with about 95 %."""
 
     n: int
     p50_ns: float | None
     p99_ns: float | None
+    p99_low_ns: float | None
+    p99_high_ns: float | None
 
 
 class Effect(Frame):
@@ -248,6 +253,20 @@ class Effect(Frame):
     before: DelayFigures
     after: DelayFigures
     predicted_p99_ns: float | None
+    lost_before: int
+    """Packets lost anywhere on the host, in the span that `before` is of."""
+    lost_after: int
+
+
+class Conflict(Frame):
+    """`conflict`: somebody else changed a setting of ours; it is left to them for a while."""
+
+    ifname: str
+    target: str
+    expected: str
+    found: str
+    owner: str
+    """Who it probably is; empty where nobody is known."""
 
 
 class InterfaceHealth(TypedDict):
@@ -331,6 +350,7 @@ FRAME_TYPES: dict[str, type[Frame]] = {
     "plan": Plan,
     "change": Change,
     "effect": Effect,
+    "conflict": Conflict,
     "health": Health,
     "goodbye": Goodbye,
 }

@@ -80,7 +80,7 @@ class State:
                 self._event(tag["mono_ns"], text)
         elif kind == "delay":
             self._interface(content["ifname"]).delays = content["rows"]
-        elif kind in ("plan", "change", "effect"):
+        elif kind in ("plan", "change", "effect", "conflict"):
             self.log.append(self._readable.line(content))
         elif kind == "health":
             self._take_health(content)

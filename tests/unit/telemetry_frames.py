@@ -8,6 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from agent.clock import ClockModel, ClockReport, Prediction, Tag
+from agent.control.actuators import Target
+from agent.control.events import ChangeEvent, ConflictEvent, EffectEvent, Event, PlanEvent
+from agent.control.plan import Change
+from agent.control.quantiles import Figures
+from agent.control.settings import Setting
 from agent.ffi.records import WINDOW_DRIFT_VALID, WINDOW_DTYPE
 from agent.telemetry.encode import Encoder, pack
 from agent.telemetry.schema import Frame, HostFacts, InterfaceFacts, InterfaceHealth, SinkHealth
@@ -15,6 +20,7 @@ from agent.telemetry.schema import Frame, HostFacts, InterfaceFacts, InterfaceHe
 START_NS = 5_000_000_000_000
 REALTIME_NS = 1_790_000_000_123_456_789
 HOST: HostFacts = {"hostname": "cap", "kernel": "6.18.0", "machine": "x86_64", "boot_id": "b"}
+RPS_FILE = "/sys/class/net/eth1/queues/rx-0/rps_cpus"
 INTERFACE: InterfaceFacts = {
     "ifname": "eth1",
     "ifindex": 3,
@@ -125,9 +131,7 @@ def goodbye(encoder: Encoder) -> Frame:
         reason="SIGINT",
         exit_code=0,
         interfaces=[interface_health()],
-        restored=[
-            {"target": "/sys/class/net/eth1/queues/rx-0/rps_cpus", "outcome": "restored", "reason": ""}
-        ],
+        restored=[{"target": RPS_FILE, "outcome": "restored", "reason": ""}],
         sink=SINK,
     )
 
@@ -135,8 +139,35 @@ def goodbye(encoder: Encoder) -> Frame:
 def run_of_frames() -> list[Frame]:
     """One frame of every type, in an order that a run may have."""
     encoder = Encoder()
-    figures = {"n": 1000, "p50_ns": 4_000.0, "p99_ns": 90_000.0}
-    wanted: Any = {"actuator": "rps", "target": "eth1/rx-0", "from": "0\n", "to": "2"}
+    target = Target("rps", "eth1", 0, Setting("file", RPS_FILE, namespaced=True))
+    wanted = Change(target, (0,), b"0\n", b"2", 1, None, None)
+    events: list[Event] = [
+        PlanEvent(
+            START_NS + 30,
+            "eth1",
+            1,
+            decided_by="assignment",
+            reason="queue 0 waits behind CPU 0's softirq load",
+            applied=True,
+            now_p99_ns=90_000.0,
+            predicted_p99_ns=12_000.0,
+            changes=(wanted,),
+        ),
+        ChangeEvent(START_NS + 40, "eth1", 1, "rps", RPS_FILE, (0,), "0", "2", "applied", "2", ""),
+        EffectEvent(
+            START_NS + 50,
+            "eth1",
+            1,
+            "kept",
+            "p99 is better beyond noise",
+            before=Figures(1000, 4e3, 3.9e3, 4.1e3, 90e3, 80e3, 99e3),
+            after=Figures(1000, 3e3, 2.9e3, 3.1e3, 10e3, 9e3, 12e3),
+            predicted_p99_ns=12_000.0,
+            lost_before=0,
+            lost_after=0,
+        ),
+        ConflictEvent(START_NS + 60, "eth1", RPS_FILE, "2", "3", "irqbalance"),
+    ]
     return [
         hello(encoder),
         *encoder.windows(START_NS + 5, "eth1", windows()),
@@ -150,28 +181,7 @@ def run_of_frames() -> list[Frame]:
                 {"queue": 1, "cpu": 0, "where": "stack", "n": 9, "p50_ns": 40_000.0, "p99_ns": 90_000.0},
             ],
         ),
-        encoder.plan(
-            START_NS + 30,
-            "eth1",
-            1,
-            decided_by="assignment",
-            reason="queue 0 waits behind CPU 0's softirq load",
-            applied=True,
-            now_p99_ns=90_000.0,
-            predicted_p99_ns=12_000.0,
-            changes=[wanted],
-        ),
-        encoder.change(START_NS + 40, "eth1", 1, wanted, outcome="applied", read_back="2"),
-        encoder.effect(
-            START_NS + 50,
-            "eth1",
-            1,
-            outcome="kept",
-            reason="p99 is better beyond noise",
-            before=figures,  # type: ignore[arg-type]
-            after={"n": 1000, "p50_ns": 3_000.0, "p99_ns": 10_000.0},
-            predicted_p99_ns=12_000.0,
-        ),
+        *(encoder.event(event) for event in events),
         health(encoder),
         goodbye(encoder),
     ]

@@ -39,7 +39,7 @@ def test_pipe_gives_json_lines() -> None:
     assert result.stderr == b""
 
 
-@pytest.mark.parametrize(("detail", "lines"), [("summary", 9), ("full", 12), ("none", 8)])
+@pytest.mark.parametrize(("detail", "lines"), [("summary", 10), ("full", 13), ("none", 9)])
 def test_windows_as_asked_for(recorded: Path, detail: str, lines: int) -> None:
     """A batch of four windows is one line, four, or none."""
     result = run_decode(b"", str(recorded), "--windows", detail)

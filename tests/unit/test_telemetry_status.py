@@ -26,7 +26,8 @@ def test_view_shows_what_the_run_is_about() -> None:
     text = "\n".join(render(state_of(*sample.run_of_frames()), 160, 40))
     for part in (
         "eth1", "hook xdp", "stamp trailer", "relative", "+12.01 ppm", "20 ppb", "PHASE_STEP", "250 µs",
-        "40 produced = 40 drained + 0 lost", "rps eth1/rx-0", "kept", "p99", "█", "ended: SIGINT",
+        "40 produced = 40 drained + 0 lost", "rps_cpus 0 → 2 applied", "kept", "irqbalance",
+        "p99", "█", "ended: SIGINT",
     ):  # fmt: skip
         assert part in text, part
 
