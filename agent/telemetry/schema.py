@@ -148,7 +148,7 @@ class ClockFrame(Frame):
     reason: str
     """Why holdover, software or invalid."""
     timescale: str
-    """What the hardware clock counts: `tai`, `utc`, `unset` (from 1970), `unknown`, …"""
+    """What the hardware clock counts: `tai`, `utc`, `unset` (from 1970) or `unknown`."""
     offset_ns: int
     """mono - hardware. In state `relative` it includes the path's unknown base delay, which the bound covers."""
     sigma_ns: float | None
