@@ -12,7 +12,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -127,9 +127,13 @@ class Journal:
         )
         self._entries.append(entry)
 
-    def restore(self, *, force: bool = False) -> list[Restored]:
-        """Put back everything recorded, newest first. What could not be put back stays in the journal."""
-        return _put_back(self.scope, self._entries, self._paths, force=force)
+    def restore(self, settings: Collection[Setting] | None = None, *, force: bool = False) -> list[Restored]:
+        """Put back everything recorded, or only these settings, newest first.
+
+        Nothing is forgotten: a second call finds the values unchanged.
+        """
+        entries = [entry for entry in self._entries if settings is None or entry.setting in settings]
+        return _put_back(self.scope, entries, self._paths, force=force)
 
     def close(self, restored: Sequence[Restored] = ()) -> None:
         """Release the scope; the file is removed unless `restored` names something that is left to do."""

@@ -1,0 +1,651 @@
+"""The controller: each tick learns; now and then one plan is applied, judged, and kept or undone."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import unquote
+
+from agent.control.actuators import Actuator, Outcome, Target, allowed_actuators, make_actuators
+from agent.control.delaymodel import DelayModel, LaneRecord
+from agent.control.events import ChangeEvent, ConflictEvent, EffectEvent, Event, PlanEvent
+from agent.control.guard import Guard, TickSample, Timing, Verdict
+from agent.control.journal import Journal, Restored
+from agent.control.observation import Delays, InterfaceObservation, Observation
+from agent.control.plan import Change, Lane, LaneReport, Limits, Plan, plan_interface, report_lanes
+from agent.control.quantiles import NO_FIGURES
+from agent.control.settings import Setting, is_gone, kind_of
+from agent.control.txplan import TxUsage, plan_tx
+from agent.host.masks import CpuMask
+from agent.host.model import Host, Interface
+
+_PLAN_NS = 500_000_000
+_BASELINE_NS = 1_000_000_000
+_HISTORY_NS = 2_500_000_000
+_REST_NS = 1_000_000_000
+# A plan has to be wanted this often in a row.
+_SUSTAINED = 2
+_SILENT_NS = 3_000_000_000
+_HOLD_OFF_NS = 600_000_000_000
+_SET_ASIDE_NS = 30_000_000_000
+_SET_ASIDE_MAX_NS = 1_800_000_000_000
+# A change whose interface shows no tick any more is undone after this.
+_VANISHED_NS = 5_000_000_000
+_UNMEASURED = (NO_FIGURES, NO_FIGURES)
+_OTHER_OWNERS = ("irqbalance", "tuned", "irqd", "tuna")
+
+# Which delay shows what a lever does, best first: handing packets on (RPS) is seen between the hook and the stack, by
+# one clock; everything before needs the hardware stamp.
+_MEASURES = {
+    "rps": ("xdp_to_stack", "hw_to_stack"),
+    "irq": ("hw_to_stack", "hw_to_hook"),
+    "napi": ("hw_to_stack", "hw_to_hook"),
+}
+
+
+@dataclass(slots=True)
+class _LaneState:
+    """One lane over time."""
+
+    queues: tuple[int, ...]
+    targets: dict[str, Target]
+    """Actuator name → this lane's target."""
+    lever: str = ""
+    measure: str = ""
+    value: bytes = b""
+    gone: str = ""
+    held_until_ns: int = 0
+    record: LaneRecord = field(default_factory=LaneRecord)
+
+
+@dataclass(slots=True)
+class _InterfaceState:
+    """One interface over time."""
+
+    interface: Interface
+    lanes: list[_LaneState]
+    tx_targets: dict[int, Target]
+    tx: TxUsage = field(default_factory=TxUsage)
+    history: deque[tuple[int, TickSample]] = field(default_factory=deque)
+    seen_ns: dict[str, int] = field(default_factory=dict)
+    """Measure → when it last had packets."""
+    plan: Plan | None = None
+    wanted: frozenset[str] = frozenset()
+    wanted_times: int = 0
+    told: tuple[object, ...] = ()
+
+
+class Controller:
+    """Plans for all watched interfaces; one change set in flight at a time.
+
+    Give `tick` one `Observation` a tick (any period; about 100 ms is meant), and call `close` at the end, whatever
+    ended the run: it puts back every setting that was changed here. The journals are the caller's to close.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        journals: Mapping[str, Journal],
+        *,
+        allow: Iterable[str] = (),
+        deny: Iterable[str] = (),
+        observe_only: bool = False,
+        timing: Timing | None = None,
+    ) -> None:
+        """`journals` by interface name; not needed for `observe_only`, which writes nothing.
+
+        Raises `UsageError` for actuator names that are not there.
+        """
+        self._host = host
+        self._journals = journals
+        self._observe_only = observe_only
+        self._actuators = make_actuators(host, allowed_actuators(allow, deny))
+        self._model = DelayModel(host.topology)
+        self._guard = Guard(timing)
+        self._in_flight: tuple[int, _InterfaceState, list[tuple[Change, Outcome]]] | None = None
+        self._interfaces = {leaf.name: self._state(leaf) for leaf in host.leaves()}
+        self._known: dict[Setting, bytes] = {}
+        self._unmanageable: dict[Setting, str] = {}
+        self._refused_cpus: dict[str, frozenset[int]] = {}
+        self._set_aside: dict[tuple[str, bytes], tuple[int, int]] = {}
+        self._written: dict[str, set[Setting]] = {}
+        self._plans = 0
+        self._last_ns = 0
+        self._flight_seen_ns = 0
+        self._next_plan_ns = 0
+        self._level = "full"
+        self.notes: list[str] = self._beginning()
+
+    # ---- the tick --------------------------------------------------------------------------------------------
+
+    def tick(self, observation: Observation, now_ns: int) -> list[Event]:
+        """Learn from a tick, judge what is in flight, else plan if it is time. Returns what happened."""
+        seconds = (now_ns - self._last_ns) / 1e9 if self._last_ns else 0.0
+        if not self._last_ns:
+            self._next_plan_ns = now_ns + _BASELINE_NS
+        self._last_ns = now_ns
+        self._model.observe_load(observation.load, observation.consumers.values())
+        samples = {
+            name: self._learn(state, seen, observation, seconds, now_ns)
+            for name, seen in observation.interfaces.items()
+            if (state := self._interfaces.get(name)) is not None
+        }
+        if self._level in ("frozen", "safe"):
+            return []
+        events: list[Event] = []
+        if self._in_flight is not None:
+            sample = samples.get(self._in_flight[1].interface.name)
+            if sample is not None:
+                self._flight_seen_ns = now_ns
+                self._watch_flight(sample, events, now_ns)
+            elif now_ns - self._flight_seen_ns > _VANISHED_NS:
+                self._abandon("its interface is gone", events, now_ns)
+        elif now_ns >= self._next_plan_ns:
+            self._next_plan_ns = now_ns + _PLAN_NS
+            for state in self._interfaces.values():
+                self._consider(state, events, now_ns)
+                if self._in_flight is not None:
+                    break
+        return events
+
+    def set_level(self, level: str, now_ns: int) -> list[Event]:
+        """Follow the degrade ladder: `frozen` undoes what is in flight and plans no more, `safe` undoes everything."""
+        events: list[Event] = []
+        if level in ("frozen", "safe") and self._in_flight is not None:
+            self._abandon(f"degraded to {level}", events, now_ns)
+        if level == "safe" and self._level != "safe":
+            events += [_restored_event(item, now_ns) for item in self._restore()]
+        if self._level in ("frozen", "safe") and level not in ("frozen", "safe"):
+            self._next_plan_ns = now_ns + _REST_NS
+        self._level = level
+        return events
+
+    def explain(self, now_ns: int) -> list[LaneReport]:
+        """Every lane: current → wanted by the latest plan, what is predicted, and why, also where nothing changes."""
+        reports = []
+        for name, state in self._interfaces.items():
+            lanes = self._lanes(state, [], now_ns)
+            plan = state.plan or Plan(name, (), "nothing was measured yet", "too few packets")
+            reports += report_lanes(lanes, plan, now_ns)
+        return reports
+
+    def close(self, *, keep: bool = False) -> list[Restored]:
+        """Put back everything that was changed here, newest first; with `keep`, leave what was kept (and journaled).
+
+        A change in flight is undone in any case. Values that somebody changed meanwhile are left to them, and said.
+        """
+        if self._in_flight is not None:
+            self._abandon("the run ends", [], self._last_ns)
+        return [] if keep else self._restore()
+
+    # ---- learning --------------------------------------------------------------------------------------------
+
+    def _learn(
+        self,
+        state: _InterfaceState,
+        seen: InterfaceObservation,
+        observation: Observation,
+        seconds: float,
+        now_ns: int,
+    ) -> TickSample:
+        delays = _by_measure(seen)
+        for measure, rows in delays.items():
+            if rows:
+                state.seen_ns[measure] = now_ns
+        grown = {}
+        for lane in state.lanes:
+            self._follow_measure(state, lane, now_ns)
+            counts = self._model.observe_lane(
+                lane.record, lane.queues, delays.get(lane.measure, {}), seen.packets, seconds, now_ns
+            )
+            if counts is not None:
+                grown[lane.queues[0]] = counts
+        if seen.tx_packets is not None:
+            state.tx.observe(seen.tx_packets, seconds)
+        drops = observation.load.drops
+        sample = TickSample(
+            seconds=seconds,
+            lanes=grown,
+            lost=drops.lost,
+            out_of_order=drops.tcp_out_of_order + seen.reordered,
+            cpus=observation.load.cpus,
+            disturbed=seen.clock_disturbed and any(lane.measure != "xdp_to_stack" for lane in state.lanes),
+            tx_shared=state.tx.shared,
+        )
+        state.history.append((now_ns, sample))
+        while state.history[0][0] < now_ns - _HISTORY_NS:
+            state.history.popleft()
+        return sample
+
+    def _follow_measure(self, state: _InterfaceState, lane: _LaneState, now_ns: int) -> None:
+        """Settle on the best delay that has packets; change to another only when that one fell silent."""
+        silent_since = now_ns - _SILENT_NS
+        if lane.measure and state.seen_ns.get(lane.measure, 0) >= silent_since:
+            return
+        best = next((m for m in _MEASURES.get(lane.lever, ()) if state.seen_ns.get(m, 0) >= silent_since), "")
+        if best and best != lane.measure:
+            lane.measure = best
+            lane.record.cells.clear()
+
+    # ---- planning --------------------------------------------------------------------------------------------
+
+    def _consider(self, state: _InterfaceState, events: list[Event], now_ns: int) -> None:
+        """Make a plan for an interface; apply it if it was wanted before, and there is enough to compare with."""
+        lanes = self._lanes(state, events, now_ns)
+        limits = Limits(
+            self._host.topology,
+            state.interface.numa_node,
+            self._set_aside_now(now_ns),
+            self._refused_cpus,
+        )
+        plan = plan_interface(state.interface.name, lanes, self._model, limits, now_ns)
+        if not plan.changes and state.tx.shared:
+            plan = self._plan_tx(state, now_ns) or plan
+        state.plan = plan
+        # Among CPUs that are as good, the values may differ from plan to plan; the queues to be moved should not.
+        wanted = frozenset(change.target.setting.target for change in plan.changes)
+        state.wanted_times = state.wanted_times + 1 if wanted & state.wanted else 1
+        state.wanted = wanted
+        if not plan.changes or self._observe_only:
+            self._tell(state, plan, events, now_ns)
+            return
+        seconds = sum(sample.seconds for _, sample in state.history)
+        if state.wanted_times >= _SUSTAINED and seconds * 1e9 >= _BASELINE_NS:
+            self._apply(state, plan, events, now_ns)
+
+    def _plan_tx(self, state: _InterfaceState, now_ns: int) -> Plan | None:
+        targets = {}
+        for queue, target in state.tx_targets.items():
+            try:
+                targets[queue] = (target, self._actuators["xps"].read(target))
+            except OSError:
+                continue
+        plan = plan_tx(state.interface.name, state.tx, targets, self._host.topology)
+        set_aside = self._set_aside_now(now_ns)
+        blocked = any(
+            change.target.setting in self._unmanageable
+            or change.after.strip() in set_aside.get(change.target.setting.target, ())
+            for change in plan.changes
+        )
+        return plan if plan.changes and not blocked else None
+
+    def _tell(self, state: _InterfaceState, plan: Plan, events: list[Event], now_ns: int) -> None:
+        told = (plan.decided_by if not plan.changes else "", state.wanted)
+        if told == state.told:
+            return
+        state.told = told
+        events.append(self._plan_event(plan, applied=False, now_ns=now_ns))
+
+    def _plan_event(self, plan: Plan, *, applied: bool, now_ns: int) -> PlanEvent:
+        self._plans += 1
+        return PlanEvent(
+            mono_ns=now_ns,
+            ifname=plan.ifname,
+            plan=self._plans,
+            decided_by=plan.decided_by,
+            reason=plan.reason,
+            applied=applied,
+            now_p99_ns=plan.now_p99_ns,
+            predicted_p99_ns=plan.predicted_p99_ns,
+            changes=plan.changes,
+        )
+
+    def _lanes(self, state: _InterfaceState, events: list[Event], now_ns: int) -> list[Lane]:
+        """The lanes as they are now: which lever decides, its value, and whether somebody else changed it."""
+        lanes = []
+        for lane in state.lanes:
+            self._refresh(state, lane, events, now_ns)
+            held = lane.gone
+            target = lane.targets.get(lane.lever)
+            if not held and now_ns < lane.held_until_ns:
+                held = "somebody else changed it: held off"
+            if not held and target is None:
+                held = self._why_no_lever(lane)
+            lanes.append(
+                Lane(
+                    state.interface.name,
+                    lane.queues,
+                    lane.lever,
+                    target,
+                    lane.measure,
+                    lane.value,
+                    held,
+                    lane.record,
+                )
+            )
+        return lanes
+
+    def _refresh(self, state: _InterfaceState, lane: _LaneState, events: list[Event], now_ns: int) -> None:
+        values: dict[str, bytes] = {}
+        for name, target in lane.targets.items():
+            if target.setting in self._unmanageable:
+                continue
+            try:
+                values[name] = self._actuators[name].read(target)
+            except OSError as error:
+                if is_gone(error):
+                    self._unmanageable[target.setting] = "it does not exist any more"
+                    continue
+                raise
+            self._notice_conflict(state, lane, target, values[name], events, now_ns)
+        lever = _lever(state.interface, values)
+        if lever != lane.lever:
+            lane.lever = lever
+            lane.measure = ""
+            self._follow_measure(state, lane, now_ns)
+        lane.value = values.get(lever, b"")
+
+    def _notice_conflict(
+        self,
+        state: _InterfaceState,
+        lane: _LaneState,
+        target: Target,
+        value: bytes,
+        events: list[Event],
+        now_ns: int,
+    ) -> None:
+        known = self._known.get(target.setting)
+        self._known[target.setting] = value
+        if known is None or kind_of(target.setting.kind).same(known, value):
+            return
+        lane.held_until_ns = now_ns + _HOLD_OFF_NS
+        events.append(
+            ConflictEvent(
+                now_ns, state.interface.name, str(target), _text(known), _text(value), _other_owner()
+            )
+        )
+
+    def _why_no_lever(self, lane: _LaneState) -> str:
+        reasons = [
+            self._unmanageable[t.setting] for t in lane.targets.values() if t.setting in self._unmanageable
+        ]
+        if reasons:
+            return f"no lever: {reasons[0]}"
+        return "no allowed actuator has a lever for it"
+
+    # ---- acting ----------------------------------------------------------------------------------------------
+
+    def _apply(self, state: _InterfaceState, plan: Plan, events: list[Event], now_ns: int) -> None:
+        """Write a plan's changes; if one is refused, the plan is undone as a whole."""
+        event = self._plan_event(plan, applied=True, now_ns=now_ns)
+        events.append(event)
+        made: list[tuple[Change, Outcome]] = []
+        refused = False
+        for change in plan.changes:
+            outcome = self._write(change.target, change.after)
+            events.append(
+                _change_event(event, change, outcome, "applied" if outcome.ok else "refused", now_ns)
+            )
+            if outcome.ok or outcome.after != outcome.before:
+                made.append((change, outcome))
+            if not outcome.ok:
+                self._remember_refusal(change, outcome, now_ns)
+                refused = True
+                break
+        state.wanted_times = 0
+        if refused:
+            self._undo(event, made, "another change of the plan was refused", events, now_ns)
+            return
+        baseline = [sample for _, sample in state.history]
+        state.history.clear()
+        self._guard.begin(plan, baseline, self._own_shares(state, plan, now_ns), now_ns)
+        state.told = ()
+        self._flight_seen_ns = now_ns
+        self._in_flight = (event.plan, state, made)
+
+    def _own_shares(self, state: _InterfaceState, plan: Plan, now_ns: int) -> dict[int, float]:
+        """CPU → share of its time that the plan brings or takes."""
+        shares: dict[int, float] = {}
+        moved = {change.queues: change.cpu for change in plan.changes}
+        for lane in state.lanes:
+            cpu = moved.get(lane.queues)
+            if cpu is None or plan.source == "tx":
+                continue
+            own = self._model.own_share(lane.record)
+            shares[cpu] = shares.get(cpu, 0.0) + own
+            for old, part in lane.record.where(now_ns).items():
+                shares[old] = shares.get(old, 0.0) - part * own
+        return shares
+
+    def _write(self, target: Target, value: bytes) -> Outcome:
+        actuator: Actuator = self._actuators[target.actuator]
+        outcome = actuator.write(target, value, self._journals[target.ifname])
+        self._written.setdefault(target.ifname, set()).add(target.setting)
+        if outcome.after:
+            self._known[target.setting] = outcome.after
+        return outcome
+
+    def _remember_refusal(self, change: Change, outcome: Outcome, now_ns: int) -> None:
+        if outcome.permanent:
+            self._unmanageable[change.target.setting] = f"{change.target}: {outcome.reason}"
+            self.notes.append(f"{change.target} cannot be managed: {outcome.reason}")
+        elif outcome.other_cpu:
+            setting = change.target.setting.target
+            self._refused_cpus[setting] = self._refused_cpus.get(setting, frozenset()) | {change.cpu}
+        else:
+            self._put_aside(change, now_ns)
+
+    def _watch_flight(self, sample: TickSample, events: list[Event], now_ns: int) -> None:
+        assert self._in_flight is not None
+        number, state, made = self._in_flight
+        if now_ns >= self._next_plan_ns:
+            self._next_plan_ns = now_ns + _PLAN_NS
+            if self._lost_to_others(state, made, events, now_ns):
+                self._abandon("somebody else changed one of its settings", events, now_ns)
+                return
+        plan, own_shares = self._guard.plan, self._guard.own_shares
+        verdict = self._guard.update(sample, self._is_in_effect(made), now_ns)
+        if verdict is None or plan is None:
+            return
+        self._in_flight = None
+        self._next_plan_ns = now_ns + _REST_NS
+        if verdict.outcome == "kept":
+            for change, _ in made:
+                self._set_aside.pop(_idea(change.target, change.after), None)
+            self._learn_from(plan, verdict, own_shares)
+        else:
+            for change, _ in made:
+                self._put_aside(change, now_ns)
+            state.history.clear()
+        event = EffectEvent(
+            mono_ns=now_ns,
+            ifname=state.interface.name,
+            plan=number,
+            outcome=verdict.outcome,
+            reason=verdict.reason,
+            before=verdict.before,
+            after=verdict.after,
+            predicted_p99_ns=plan.predicted_p99_ns,
+            lost_before=verdict.lost_before,
+            lost_after=verdict.lost_after,
+        )
+        events.append(event)
+        if verdict.outcome != "kept":
+            self._undo(event, made, verdict.reason, events, now_ns)
+
+    def _learn_from(self, plan: Plan, verdict: Verdict, own_shares: Mapping[int, float]) -> None:
+        for cpu, own in own_shares.items():
+            self._model.learn_service(verdict.soft_change.get(cpu, 0.0), own * 1e9 / self._model.service_ns)
+        if plan.source == "predicted" and not math.isnan(verdict.after.p99_ns):
+            self._model.score(plan.predicted_p99_ns, verdict.after.p99_ns)
+
+    def _is_in_effect(self, made: list[tuple[Change, Outcome]]) -> bool:
+        for change, _ in made:
+            effective = self._actuators[change.target.actuator].in_effect(change.target)
+            if effective is not None and not (effective & CpuMask.parse_mask(change.after)):
+                return False
+        return True
+
+    def _lost_to_others(
+        self, state: _InterfaceState, made: list[tuple[Change, Outcome]], events: list[Event], now_ns: int
+    ) -> bool:
+        lost = False
+        for change, _ in made:
+            try:
+                value = self._actuators[change.target.actuator].read(change.target)
+            except OSError as error:
+                if not is_gone(error):
+                    raise
+                lost = True
+                continue
+            before = len(events)
+            lane = next((lane for lane in state.lanes if lane.queues == change.queues), None)
+            if lane is not None:
+                self._notice_conflict(state, lane, change.target, value, events, now_ns)
+            lost = lost or len(events) > before
+        return lost
+
+    def _abandon(self, reason: str, events: list[Event], now_ns: int) -> None:
+        """Undo the change in flight without a verdict."""
+        assert self._in_flight is not None
+        number, state, made = self._in_flight
+        self._in_flight = None
+        self._guard.drop()
+        state.history.clear()
+        event = EffectEvent(
+            now_ns, state.interface.name, number, "undecided", reason, *_UNMEASURED, math.nan, 0, 0
+        )
+        events.append(event)
+        self._undo(event, made, reason, events, now_ns)
+
+    def _undo(
+        self,
+        plan: PlanEvent | EffectEvent,
+        made: list[tuple[Change, Outcome]],
+        reason: str,
+        events: list[Event],
+        now_ns: int,
+    ) -> None:
+        for change, outcome in reversed(made):
+            known = self._known.get(change.target.setting)
+            if known is not None and not kind_of(change.target.setting.kind).same(known, outcome.after):
+                continue  # Somebody else's value stands there now.
+            undone = self._write(change.target, outcome.before)
+            events.append(
+                ChangeEvent(
+                    now_ns,
+                    plan.ifname,
+                    plan.plan,
+                    change.target.actuator,
+                    str(change.target),
+                    change.queues,
+                    _text(outcome.after),
+                    _text(outcome.before),
+                    "rolled_back" if undone.ok else "refused",
+                    _text(undone.after),
+                    reason if undone.ok else undone.reason,
+                )
+            )
+
+    def _restore(self) -> list[Restored]:
+        restored: list[Restored] = []
+        for ifname, settings in self._written.items():
+            restored += self._journals[ifname].restore(settings)
+            for setting in settings:
+                self._known.pop(setting, None)
+        self._written.clear()
+        return restored
+
+    # ---- ideas that did not help -----------------------------------------------------------------------------
+
+    def _put_aside(self, change: Change, now_ns: int) -> None:
+        idea = _idea(change.target, change.after)
+        _, delay = self._set_aside.get(idea, (0, _SET_ASIDE_NS // 2))
+        delay = min(2 * delay, _SET_ASIDE_MAX_NS)
+        self._set_aside[idea] = (now_ns + delay, delay)
+
+    def _set_aside_now(self, now_ns: int) -> dict[str, frozenset[bytes]]:
+        ideas: dict[str, frozenset[bytes]] = {}
+        for (setting, value), (until_ns, _) in self._set_aside.items():
+            if now_ns < until_ns:
+                ideas[setting] = ideas.get(setting, frozenset()) | {value}
+        return ideas
+
+    # ---- beginning -------------------------------------------------------------------------------------------
+
+    def _state(self, interface: Interface) -> _InterfaceState:
+        """Group the queues into lanes: those that one interrupt serves move together."""
+        groups: dict[object, list[int]] = {}
+        irq = self._actuators.get("irq")
+        for queue in interface.queues:
+            target = irq.target(interface, queue.index) if irq else None
+            groups.setdefault(target.setting if target else queue.index, []).append(queue.index)
+        lanes = []
+        for queues in groups.values():
+            targets = {}
+            for name in ("rps", "napi", "irq"):
+                actuator = self._actuators.get(name)
+                target = actuator.target(interface, queues[0]) if actuator else None
+                # A mask of one queue does not move the others of its interrupt.
+                if target is not None and (name == "irq" or len(queues) == 1):
+                    targets[name] = target
+            lanes.append(_LaneState(tuple(queues), targets))
+        tx_targets = {}
+        if "xps" in self._actuators:
+            for index in range(interface.tx_queues):
+                target = self._actuators["xps"].target(interface, index)
+                if target is not None:
+                    tx_targets[index] = target
+        return _InterfaceState(interface, lanes, tx_targets)
+
+    def _beginning(self) -> list[str]:
+        if self._observe_only:
+            return []
+        return [note for actuator in self._actuators.values() if (note := actuator.problem()) is not None]
+
+
+def _lever(interface: Interface, values: Mapping[str, bytes]) -> str:
+    """The actuator that decides where a lane's packets are processed, given the values that can be written."""
+    if "rps" in values and CpuMask.parse_mask(values["rps"]):
+        return "rps"  # Whoever polls, these CPUs process.
+    if interface.threaded and "napi" in values:
+        return "napi"  # Interrupt affinity does not decide where a thread polls.
+    return next((name for name in ("irq", "rps") if name in values), "")
+
+
+def _by_measure(seen: InterfaceObservation) -> dict[str, Delays]:
+    hw_to_stack = seen.hook_delays if seen.hook_is_stack else seen.hw_to_stack
+    return {"hw_to_stack": hw_to_stack, "xdp_to_stack": seen.xdp_to_stack, "hw_to_hook": seen.hook_delays}
+
+
+def _idea(target: Target, value: bytes) -> tuple[str, bytes]:
+    return target.setting.target, value.strip()
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="replace").strip()
+
+
+def _change_event(plan: PlanEvent, change: Change, outcome: Outcome, name: str, now_ns: int) -> ChangeEvent:
+    return ChangeEvent(
+        now_ns,
+        plan.ifname,
+        plan.plan,
+        change.target.actuator,
+        str(change.target),
+        change.queues,
+        _text(outcome.before),
+        change.to_text,
+        name,
+        _text(outcome.after),
+        outcome.reason,
+    )
+
+
+def _restored_event(item: Restored, now_ns: int) -> ChangeEvent:
+    ifname = unquote(item.scope.rpartition("@")[0])
+    outcome = "restored" if item.complete else "refused"
+    wanted = _text(item.wanted)
+    return ChangeEvent(
+        now_ns, ifname, 0, item.kind, item.target, (), _text(item.found), wanted, outcome, "", item.reason
+    )
+
+
+def _other_owner() -> str:
+    """A running program that is known to set affinities; empty for none."""
+    import psutil
+
+    running = {process.info["name"] for process in psutil.process_iter(["name"])}
+    return ", ".join(name for name in _OTHER_OWNERS if name in running)

@@ -1,0 +1,255 @@
+"""Judges the one change in flight: kept only if what was measured after it is better than before, beyond noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from agent.control.observation import Counts
+from agent.control.plan import MIN_PACKETS, Plan
+from agent.control.quantiles import NO_FIGURES, Figures, figures
+from agent.host.load import CpuShare
+
+# p99 has to improve by this much to be worth a setting that differs from what the operator left.
+_MIN_EFFECT = 0.05
+_HARM = 1.25
+_HARM_NS = 2_000.0
+_DISASTER = 2.0
+_LOAD_MOVED = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long a change settles, and is judged."""
+
+    settle_ns: int = 500_000_000
+    judge_ns: int = 1_500_000_000
+    in_effect_ns: int = 5_000_000_000
+    """How long to wait for a setting to take effect: an affinity follows at the next interrupt."""
+
+
+@dataclass(frozen=True, slots=True)
+class TickSample:
+    """One tick of one interface, as the guard compares it."""
+
+    seconds: float
+    lanes: Mapping[int, Counts]
+    """First queue of a lane → growth of its histogram."""
+    lost: int
+    """Packets lost anywhere: NIC, softnet, sockets."""
+    out_of_order: int
+    """Packets out of order within queues and TCP flows."""
+    cpus: Mapping[int, CpuShare]
+    disturbed: bool
+    """The delays of this tick compare with nothing: the hardware clock jumped."""
+    tx_shared: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a change came to."""
+
+    outcome: str
+    """`kept`; `rolled_back` (worse, or no better) or `undecided` (the load moved meanwhile), both undone."""
+    reason: str
+    before: Figures
+    after: Figures
+    lost_before: int
+    lost_after: int
+    soft_change: Mapping[int, float]
+    """CPU → how its softirq share changed, of the CPUs that the plan loads or relieves."""
+
+
+@dataclass(slots=True)
+class _Flight:
+    plan: Plan
+    own_shares: Mapping[int, float]
+    baseline: Sequence[TickSample]
+    since_ns: int
+    settling: list[TickSample] = field(default_factory=list)
+    judged: list[TickSample] = field(default_factory=list)
+    judging_since_ns: int = 0
+    extended: bool = False
+
+
+class Guard:
+    """Holds at most one change in flight."""
+
+    def __init__(self, timing: Timing | None = None) -> None:
+        self.timing = timing or Timing()
+        self._flight: _Flight | None = None
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan in flight."""
+        return self._flight.plan if self._flight else None
+
+    @property
+    def own_shares(self) -> Mapping[int, float]:
+        """What the plan in flight brings to each CPU, as told to `begin`."""
+        return self._flight.own_shares if self._flight else {}
+
+    def begin(
+        self, plan: Plan, baseline: Sequence[TickSample], own_shares: Mapping[int, float], now_ns: int
+    ) -> None:
+        """A plan was applied just now. `own_shares`: CPU → share of its time that the plan brings (+) or takes (−)."""
+        self._flight = _Flight(plan, own_shares, list(baseline), now_ns)
+
+    def drop(self) -> None:
+        """Forget the change in flight without judging it."""
+        self._flight = None
+
+    def update(self, tick: TickSample, in_effect: bool, now_ns: int) -> Verdict | None:
+        """Take in a tick; the verdict when there is one, after which nothing is in flight any more."""
+        flight = self._flight
+        if flight is None:
+            return None
+        if not flight.judging_since_ns:
+            flight.settling.append(tick)
+            waited = now_ns - flight.since_ns
+            if waited >= self.timing.settle_ns and (in_effect or waited >= self.timing.in_effect_ns):
+                flight.judging_since_ns = now_ns
+            return None
+        flight.judged.append(tick)
+        verdict = self._judge(flight, now_ns)
+        if verdict is not None:
+            self._flight = None
+        return verdict
+
+    def _judge(self, flight: _Flight, now_ns: int) -> Verdict | None:
+        elapsed = now_ns - flight.judging_since_ns
+        due = elapsed >= self.timing.judge_ns * (2 if flight.extended else 1)
+        if not due and elapsed < self.timing.settle_ns:
+            return None
+        if flight.plan.source == "tx":
+            return self._judge_tx(flight) if due else None
+        moved = {change.queues[0] for change in flight.plan.changes}
+        before, after = _span(flight.baseline, moved), _span(flight.judged, moved)
+        if after.n >= MIN_PACKETS and after.p99_low_ns > _DISASTER * before.p99_high_ns:
+            return self._verdict(flight, "rolled_back", "p99 got much worse at once", before, after)
+        if not due:
+            return None
+        if after.n < MIN_PACKETS:
+            if elapsed < 3 * self.timing.judge_ns:
+                return None
+            return self._verdict(
+                flight, "undecided", f"only {after.n} packets came to judge it by", before, after
+            )
+        harm = self._harm(flight, moved, before, after)
+        if harm:
+            return self._verdict(flight, "rolled_back", harm, before, after)
+        load = _load_moved(flight)
+        if load and flight.extended:
+            return self._verdict(flight, "undecided", load, before, after)
+        if not load and _better(before, after):
+            gain = f"p99 {before.p99_ns / 1000:.1f} to {after.p99_ns / 1000:.1f} us"
+            return self._verdict(flight, "kept", gain, before, after)
+        if not flight.extended and (load or after.p99_ns < 0.8 * before.p99_ns):
+            flight.extended = True
+            return None
+        return self._verdict(flight, "rolled_back", "no difference beyond noise: not needed", before, after)
+
+    def _judge_tx(self, flight: _Flight) -> Verdict:
+        """A plan of transmit queues shows no receive delay to gain: it must end the sharing, and harm nothing."""
+        lanes = {queue for tick in flight.baseline for queue in tick.lanes}
+        before, after = _span(flight.baseline, lanes), _span(flight.judged, lanes)
+        harm = _drops(flight) or (_worse(before, after) and "p99 of receiving got worse") or ""
+        was = float(np.mean([tick.tx_shared for tick in flight.baseline])) if flight.baseline else 0.0
+        now = flight.judged[-1].tx_shared
+        if not harm and now > 0.5 * was:
+            harm = f"transmit queues are shared as before ({was:.0%} to {now:.0%})"
+        reason = harm or f"transmit queues shared: {was:.0%} to {now:.0%} of the packets"
+        return self._verdict(flight, "rolled_back" if harm else "kept", reason, before, after)
+
+    def _harm(self, flight: _Flight, moved: set[int], before: Figures, after: Figures) -> str:
+        """What got worse beyond noise, in words; empty for nothing."""
+        drops = _drops(flight)
+        if drops:
+            return drops
+        if _worse(before, after):
+            return f"p99 got worse: {before.p99_ns / 1000:.1f} to {after.p99_ns / 1000:.1f} us"
+        for queue in sorted({queue for tick in flight.baseline for queue in tick.lanes}):
+            one_before, one_after = _span(flight.baseline, {queue}), _span(flight.judged, {queue})
+            if min(one_before.n, one_after.n) >= MIN_PACKETS and _worse(one_before, one_after):
+                what = "moved with it" if queue in moved else "left where it was"
+                change = f"p99 {one_before.p99_ns / 1000:.1f} to {one_after.p99_ns / 1000:.1f} us"
+                return f"queue {queue}, {what}, got worse: {change}"
+        return ""
+
+    @staticmethod
+    def _verdict(flight: _Flight, outcome: str, reason: str, before: Figures, after: Figures) -> Verdict:
+        return Verdict(
+            outcome,
+            reason,
+            before,
+            after,
+            sum(tick.lost for tick in flight.baseline),
+            sum(tick.lost for tick in (*flight.settling, *flight.judged)),
+            {cpu: _soft_change(flight, cpu) for cpu in flight.own_shares},
+        )
+
+
+def _span(ticks: Sequence[TickSample], queues: set[int]) -> Figures:
+    rows = [
+        sum(tick.lanes[queue] for queue in queues if queue in tick.lanes)
+        for tick in ticks
+        if not tick.disturbed and not queues.isdisjoint(tick.lanes)
+    ]
+    return figures(np.array(rows)) if rows else NO_FIGURES
+
+
+def _better(before: Figures, after: Figures) -> bool:
+    gained = after.p99_high_ns < before.p99_low_ns and after.p99_ns <= (1 - _MIN_EFFECT) * before.p99_ns
+    typical = after.p50_high_ns < before.p50_low_ns and after.p50_ns <= (1 - _MIN_EFFECT) * before.p50_ns
+    return gained or (typical and after.p99_ns <= before.p99_ns)
+
+
+def _worse(before: Figures, after: Figures) -> bool:
+    if not before.n or not after.n:
+        return False
+    return (
+        after.p99_low_ns > before.p99_high_ns
+        and after.p99_ns > _HARM * before.p99_ns
+        and after.p99_ns > before.p99_ns + _HARM_NS
+    )
+
+
+def _drops(flight: _Flight) -> str:
+    # Packets lost while the change settled are its cost as well; those that it overtook meanwhile happen once.
+    if _more(flight.baseline, [*flight.settling, *flight.judged], "lost"):
+        return "more packets are dropped"
+    if _more(flight.baseline, flight.judged, "out_of_order"):
+        return "more packets arrive out of order"
+    return ""
+
+
+def _more(before: Sequence[TickSample], after: Sequence[TickSample], what: str) -> bool:
+    """More events a second than before, by three standard deviations of a Poisson count."""
+    seconds_before = sum(tick.seconds for tick in before)
+    seconds_after = sum(tick.seconds for tick in after)
+    if seconds_before <= 0 or seconds_after <= 0:
+        return False
+    expected = sum(getattr(tick, what) for tick in before) * seconds_after / seconds_before
+    count = sum(getattr(tick, what) for tick in after)
+    return bool(count > expected + 3 * np.sqrt(expected + 1))
+
+
+def _load_moved(flight: _Flight) -> str:
+    """Which CPU's softirq load changed by more than the change itself can explain, in words; empty for none."""
+    for cpu, own in flight.own_shares.items():
+        difference = _soft_change(flight, cpu)
+        low, high = min(0.0, 3 * own) - _LOAD_MOVED, max(0.0, 3 * own) + _LOAD_MOVED
+        if not low <= difference <= high:
+            return f"the softirq load of CPU {cpu} moved by {difference:+.0%} meanwhile"
+    return ""
+
+
+def _soft_change(flight: _Flight, cpu: int) -> float:
+    return _soft(flight.judged, cpu) - _soft(flight.baseline, cpu)
+
+
+def _soft(ticks: Sequence[TickSample], cpu: int) -> float:
+    shares = [tick.cpus[cpu].softirq + tick.cpus[cpu].irq for tick in ticks if cpu in tick.cpus]
+    return float(np.mean(shares)) if shares else 0.0
