@@ -158,7 +158,7 @@ def summarise(evidence: Evidence, truth: Truth, outside: Outside) -> dict[str, A
         "produced": counters.get("produced"),
         "drained": counters.get("drained"),
         "lost": counters.get("lost"),
-        "drift_ppb": _drift(evidence, truth),
+        "drift_ppb": _drift(evidence, truth, outside.end_mono_ns),
         "offset_error_ns": _offset_error(evidence, truth),
         "jumps": {"injected": len(truth.jumps), "tagged": len(matched), "false": len(false)},
         "delay_us": {"before": before_us, "after": after_us},
@@ -171,10 +171,11 @@ def summarise(evidence: Evidence, truth: Truth, outside: Outside) -> dict[str, A
     }
 
 
-def _drift(evidence: Evidence, truth: Truth) -> dict[str, float | None]:
+def _drift(evidence: Evidence, truth: Truth, end_mono_ns: int) -> dict[str, float | None]:
     known = [frame for frame in evidence.clocks if frame["state"] in KNOWN_STATES]
     if not known:
-        return dict.fromkeys(("true", "estimated", "error", "kernel"))
+        true = truth.drift_raw_ppb(end_mono_ns)
+        return {"true": round(true, 1), "estimated": None, "error": None, "kernel": None}
     last = known[-1]
     true = truth.drift_raw_ppb(last["mono_ns"])
     steering = true - truth.drift_mono_ppb(last["mono_ns"])
