@@ -45,14 +45,8 @@ class CaptureTarget:
     online_cpus: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DelayRows:
-    """Delay histograms that grew since the last read, one row for each (queue, CPU)."""
-
-    queue: npt.NDArray[np.int64]
-    cpu: npt.NDArray[np.int64]
-    counts: npt.NDArray[np.int64]
-    """[rows, HIST_BUCKETS]: how many packets fell into each bucket since the last read."""
+Delays = dict[tuple[int, int], npt.NDArray[np.int64]]
+"""(receive queue, CPU) -> growth of a delay histogram, int64[HIST_BUCKETS], since the last read."""
 
 
 class Capture:
@@ -85,9 +79,8 @@ class Capture:
         self._probing = choice.stamp_probed
         self._scratch = np.zeros(4096, dtype=WINDOW_DTYPE)
         self._hist_seen: dict[int, tuple[int, npt.NDArray[np.uint32]]] = {}
-        self._stack_seen: dict[int, npt.NDArray[np.uint32]] = {}
+        self._stack_seen: dict[int, np.void] = {}
         self._stack_samples_seen = np.zeros(target.cpu_count, dtype=np.uint64)
-        self._meta_packets_seen = 0
 
     # ---- attaching -------------------------------------------------------------------------------------------
 
@@ -176,45 +169,52 @@ class Capture:
 
     # ---- histograms and counters -----------------------------------------------------------------------------
 
-    def hook_delays(self) -> DelayRows:
-        """Delay up to the hook since the last call, by (queue, CPU); queues' clocks are summed."""
-        rows: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
-        for slot in np.flatnonzero(self._slots["in_use"]):
+    def hook_delays(self) -> Delays:
+        """Delay up to the stamping hook, by the CPU that ran it; the clocks of a queue are summed."""
+        grown: Delays = {}
+        for slot in np.flatnonzero(self._slots["in_use"]).tolist():
             head = self._slots[slot]
+            generation = int(head["generation"])
             now = self._hists["bucket"][slot].copy()
-            generation, before = self._hist_seen.get(int(slot), (-1, None))
-            if before is None or generation != head["generation"]:
-                before = np.zeros_like(now)
-            self._hist_seen[int(slot)] = (int(head["generation"]), now)
-            _add_row(rows, (int(head["queue"]), int(head["cpu"])), now - before)
-        return _rows(rows)
+            known, before = self._hist_seen.get(slot, (-1, now))
+            self._hist_seen[slot] = (generation, now)
+            # A slot that changed hands goes on counting in the same buckets: its first reading is no growth.
+            if known == generation:
+                _add(grown, (int(head["queue"]), int(head["cpu"])), now - before)
+        return grown
 
-    def stack_delays(self) -> tuple[DelayRows, DelayRows]:
-        """Delay of sampled packets up to the stack's entry since the last call, by (queue, CPU of the stack).
+    def stack_delays(self) -> tuple[Delays, Delays]:
+        """Delay of sampled packets up to the stack's entry, by the CPU behind RPS.
 
         The first is from the hardware stamp (empty without a valid clock model), the second from the XDP hook.
         """
-        from_stamp: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
-        from_xdp: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
+        from_stamp: Delays = {}
+        from_xdp: Delays = {}
         samples = self._counters["stack_samples"].copy()
         queues = len(self._stack_hists) // self.target.cpu_count
-        for cpu in np.flatnonzero(samples != self._stack_samples_seen):
+        for cpu in np.flatnonzero(samples != self._stack_samples_seen).tolist():
             for queue in range(queues):
-                index = int(cpu) * queues + queue
-                now = self._stack_hists[index : index + 1].view(np.uint32).copy()
+                index = cpu * queues + queue
+                now = self._stack_hists[index].copy()
                 before = self._stack_seen.get(index)
-                grown = now - before if before is not None else now
                 self._stack_seen[index] = now
-                half = len(grown) // 2
-                _add_row(from_stamp, (queue, int(cpu)), grown[:half])
-                _add_row(from_xdp, (queue, int(cpu)), grown[half:])
+                for grown, field in ((from_stamp, "hw_to_stack"), (from_xdp, "xdp_to_stack")):
+                    buckets = now[field]["bucket"]
+                    _add(
+                        grown, (queue, cpu), buckets if before is None else buckets - before[field]["bucket"]
+                    )
         self._stack_samples_seen = samples
-        return _rows(from_stamp), _rows(from_xdp)
+        return from_stamp, from_xdp
 
     def counters(self) -> dict[str, int]:
         """The kernel's counters, summed over the CPUs."""
         names = self._counters.dtype.names or ()
         return {name: int(self._counters[name].sum()) for name in names if name != "pad"}
+
+    @property
+    def loader(self) -> str:
+        """Who loaded the programs: `libbpf` or `bcc`."""
+        return self._object.loader
 
     @property
     def drained(self) -> int:
@@ -297,20 +297,10 @@ class Capture:
         self.close()
 
 
-def _add_row(
-    rows: dict[tuple[int, int], npt.NDArray[np.int64]], key: tuple[int, int], grown: npt.NDArray[Any]
-) -> None:
-    if not grown.any():
-        return
-    counts = grown.astype(np.int64)
-    rows[key] = rows[key] + counts if key in rows else counts
-
-
-def _rows(rows: dict[tuple[int, int], npt.NDArray[np.int64]]) -> DelayRows:
-    ordered = sorted(rows)
-    keys = np.array(ordered, dtype=np.int64).reshape(-1, 2)
-    counts = np.array([rows[key] for key in ordered], dtype=np.int64).reshape(-1, records.HIST_BUCKETS)
-    return DelayRows(queue=keys[:, 0], cpu=keys[:, 1], counts=counts)
+def _add(delays: Delays, key: tuple[int, int], grown: npt.NDArray[Any]) -> None:
+    if grown.any():
+        counts = grown.astype(np.int64)
+        delays[key] = delays[key] + counts if key in delays else counts
 
 
 def _slots_per_cpu(rx_queues: int) -> int:

@@ -1,0 +1,48 @@
+"""`agent run`: the main job."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from agent.options import add_run_arguments, read_options, require_root
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the subcommand."""
+    parser = subparsers.add_parser(
+        "run",
+        help="measure, predict, tune and undo on one or more interfaces (the main job)",
+        description="Stamp packets in the kernel, track the hardware clock, tune IRQs and queues, measure the effect "
+        "and undo what did not help. On a terminal it shows a status view; into a pipe or file it writes msgpack telemetry "
+        "(read it with `agent decode`). SIGINT and SIGTERM end it cleanly: programs detached, settings restored.",
+        epilog="exit codes: 0 done, 2 usage, 3 host unsupported, 4 conflict with another owner, 5 partly done "
+        "(the telemetry reader went away, an interface vanished, or a setting could not be put back)",
+    )
+    add_run_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the loop until it ends; returns its exit code."""
+    options = read_options(args)
+    require_root("run")
+    # Each BLAS thread would reserve memory; the agent's matrices are 3 x 3.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from agent.loop import Loop
+
+    if options.netns is not None:
+        from agent.ffi.netns import enter_netns
+
+        enter_netns(options.netns)
+    from agent.telemetry.output import StreamOutput
+    from agent.telemetry.status import StatusView
+
+    output: StreamOutput | StatusView
+    stdout = sys.stdout.fileno()
+    output = StatusView(stdout) if sys.stdout.isatty() else StreamOutput(stdout)
+    try:
+        return Loop(options, output).run()
+    finally:
+        output.close()

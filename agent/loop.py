@@ -1,0 +1,507 @@
+"""`agent run`, from packet to telemetry: one tick drains, estimates, plans, acts, measures, tells.
+
+Read `Loop.run` first, then `_tick`. Everything that is changed on the host is journaled by the controllers and is
+put back when the loop ends, however it ends; what a SIGKILL leaves, `agent restore` puts back.
+"""
+
+from __future__ import annotations
+
+import resource
+import signal
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from agent import stamping, tc
+from agent.capture import Capture, CaptureTarget, Delays
+from agent.clock.clock import Clock
+from agent.clock.model import ModelWriter
+from agent.control.controller import Controller
+from agent.control.degrade import DegradeLadder, Health
+from agent.control.events import ChangeEvent, Event
+from agent.control.journal import Journal, require_complete, this_scope
+from agent.control.observation import InterfaceObservation, Observation
+from agent.errors import PartialError
+from agent.ffi.clocks import ClockPairs, adjtimex_state, clock_pairs
+from agent.ffi.phc import Phc, PhcBusyError, PhcGoneError
+from agent.ffi.records import CLOCK_KEY_NONE, CLOCK_KEY_PHC, HIST_BUCKETS, WINDOW_DTYPE, WindowArray
+from agent.hooks import read_facts
+from agent.host.load import Drops, LoadSampler
+from agent.host.model import Host, Interface, read_host
+from agent.host.netlink import query_links
+from agent.host.paths import HostPaths, read_int
+from agent.options import RunOptions
+from agent.pins import unpin
+from agent.telemetry.encode import Encoder, delay_rows, host_facts
+from agent.telemetry.schema import DelayRow, Frame, InterfaceHealth, SinkHealth
+
+_CONTROL_NS = 500_000_000
+_HEALTH_NS = 1_000_000_000
+_PAIRS = 5
+# Reads of a PHC per second; some devices stop answering above 125.
+_PHC_READS_PER_S = 100
+# Tags after which delays from hardware stamps compare with none from before.
+_JUMPS = frozenset(("phase_step", "tai_utc", "wrap", "freq_step", "path_change"))
+_END_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+
+
+class Output(Protocol):
+    """Where frames go: a telemetry stream or a terminal view. Never blocks."""
+
+    def put(self, frame: Frame, *, keep: bool = False) -> None:
+        """Take a frame."""
+
+    @property
+    def closed_reason(self) -> str | None:
+        """Why nobody reads any more; None while somebody does."""
+
+    def health(self) -> SinkHealth:
+        """What was written and dropped so far."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """One interface under watch: what is captured on it, and the clocks that its packets showed."""
+
+    interface: Interface
+    capture: Capture
+    models: ModelWriter
+    phc: Phc | None
+    nic_packets: int
+    """The interface's own count when the capture began."""
+    clocks: dict[int, Clock] = field(default_factory=dict)
+    gone: bool = False
+    phc_refusals: int = 0
+    phc_frequency_ppb: float | None = None
+    cpus: set[int] = field(default_factory=set)
+    """CPUs that served this interface in the last control step."""
+    # Growth since the last control step:
+    packets: dict[tuple[int, int], int] = field(default_factory=dict)
+    reordered: int = 0
+    disturbed: bool = False
+    tx_packets: npt.NDArray[np.int64] | int = 0
+
+    def clock(self, key: int, base_delay_ns: int | None) -> Clock:
+        """The clock of a key, made when its first packet comes."""
+        if key not in self.clocks:
+            self.clocks[key] = Clock(key, "phc" if key == CLOCK_KEY_PHC else "trailer", base_delay_ns)
+        return self.clocks[key]
+
+    def count(self, windows: WindowArray) -> None:
+        """Add closed windows to what the next control step sees."""
+        pairs, index = np.unique(
+            windows["queue"].astype(np.int64) << 16 | windows["cpu"], return_inverse=True
+        )
+        for pair, packets in zip(
+            pairs.tolist(), np.bincount(index, weights=windows["n"]).tolist(), strict=True
+        ):
+            key = (pair >> 16, pair & 0xFFFF)
+            self.packets[key] = self.packets.get(key, 0) + int(packets)
+        self.reordered += int(windows["n_reordered"].sum())
+
+
+class Loop:
+    """One run. Make it, `run` it once."""
+
+    def __init__(self, options: RunOptions, output: Output) -> None:
+        self._options = options
+        self._output = output
+        self._encoder = Encoder()
+        self._watches: list[Watch] = []
+        self._journals: dict[str, Journal] = {}
+        self._degrade = DegradeLadder()
+        self._notes: list[str] = []
+        self._tick_ns = options.tick_ms * 1_000_000
+        self._overruns = self._health_overruns = self._longest_tick_ns = 0
+        self._lost = self._softnet_dropped = 0
+        self._drops = Drops()
+        self._control_mono_ns = self._health_mono_ns = time.monotonic_ns()
+        self._health_cpu_ns = time.process_time_ns()
+
+    def run(self) -> int:
+        """Capture until told to stop; returns the exit code. Raises `AgentError` when it cannot begin."""
+        # Blocked, and taken by sigtimedwait between ticks: a second Ctrl-C cannot cut the restoring short.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _END_SIGNALS)
+        with ExitStack() as stack:
+            self._open(stack)
+            self._hello()
+            reason = self._ticks()
+            return self._close(reason)
+
+    # ---- beginning -------------------------------------------------------------------------------------------
+
+    def _open(self, stack: ExitStack) -> None:
+        options, paths = self._options, HostPaths()
+        host = read_host(paths, options.interfaces, query_links())
+        leaves = host.leaves()
+        for leaf in leaves:
+            scope = this_scope(leaf.name, options.netns)
+            journal = stack.enter_context(Journal(options.state_dir, scope, paths))
+            self._journals[leaf.name] = journal
+            self._notes += journal.notes
+        self._controller = Controller(
+            host, self._journals, allow=options.allow, deny=options.deny, observe_only=options.observe
+        )
+        stack.callback(self._controller.close)
+        self._notes += self._controller.notes
+        for leaf in leaves:
+            self._watches.append(self._watch(leaf, host, stack))
+        self._load = LoadSampler(paths, host.topology, [leaf.name for leaf in leaves])
+
+    def _watch(self, interface: Interface, host: Host, stack: ExitStack) -> Watch:
+        options, journal = self._options, self._journals[interface.name]
+        for name in unpin(interface.ifindex):
+            self._notes.append(f"{interface.name}: detached {name}, which `agent bpf attach` had left")
+        facts = read_facts(interface)
+        if options.stamp == "skb" and not options.observe:
+            self._notes.append(stamping.switch_on(interface.name, journal))
+
+        def before_clsact(direction: tc.Direction, creates_qdisc: bool) -> None:
+            setting = tc.clsact_setting(interface.ifindex, direction, creates_qdisc)
+            journal.record(setting, tc.ABSENT, tc.ATTACHED)
+
+        packets = _nic_packets(interface.name)
+        target = capture_target(interface, host)
+        capture = stack.enter_context(Capture(target, facts, options, before_clsact))
+        phc = None
+        if facts.phc_index is not None and capture.stamp in ("xdp", "skb"):
+            phc = stack.enter_context(Phc(interface.ifindex))
+        return Watch(interface, capture, ModelWriter(capture.models), phc, packets)
+
+    def _hello(self) -> None:
+        pairs = clock_pairs(_PAIRS)
+        best = pairs.best()
+        hello = self._encoder.hello(
+            int(pairs.mono_ns[best]),
+            int(pairs.realtime_ns[best]),
+            host=host_facts(),
+            interfaces=[
+                {
+                    "ifname": watch.interface.name,
+                    "ifindex": watch.interface.ifindex,
+                    "driver": watch.interface.driver,
+                    "rx_queues": len(watch.interface.queues),
+                    "hook": watch.capture.hook,
+                    "stamp": watch.capture.stamp,
+                    "loader": watch.capture.loader,
+                    "reasons": watch.capture.reasons,
+                }
+                for watch in self._watches
+            ],
+            window_ns=self._options.window_ns,
+            tick_ns=self._tick_ns,
+            observe=self._options.observe,
+            window_dtype=WINDOW_DTYPE,
+        )
+        self._output.put(hello, keep=True)
+
+    # ---- the ticks -------------------------------------------------------------------------------------------
+
+    def _ticks(self) -> str:
+        """Tick until something ends the run; returns what did."""
+        start = time.monotonic_ns()
+        end = None if self._options.seconds is None else start + round(self._options.seconds * 1e9)
+        due, control_due, health_due = start, start + _CONTROL_NS, start + _HEALTH_NS
+        while True:
+            due += self._tick_ns
+            wait_s = max(0.0, (due - time.monotonic_ns()) / 1e9)
+            caught = signal.sigtimedwait(_END_SIGNALS, wait_s)
+            if caught is not None:
+                return signal.Signals(caught.si_signo).name
+            began = time.monotonic_ns()
+            self._tick(began)
+            if began >= control_due:
+                self._control(began)
+                control_due = began + _CONTROL_NS
+            if began >= health_due:
+                self._health(began)
+                health_due = began + _HEALTH_NS
+            now = time.monotonic_ns()
+            self._longest_tick_ns = max(self._longest_tick_ns, now - began)
+            if now >= due + self._tick_ns:
+                self._overruns += 1
+                due = now
+            if end is not None and now >= end:
+                return f"--seconds {self._options.seconds:g} passed"
+            if self._output.closed_reason is not None:
+                return self._output.closed_reason
+            if all(watch.gone for watch in self._watches):
+                return "every interface is gone"
+
+    def _tick(self, mono_ns: int) -> None:
+        """Ring → array → clock → the kernel's model, for every interface."""
+        steering = adjtimex_state()
+        frozen = self._degrade.level.name in ("frozen", "safe")
+        for watch in self._present():
+            name = watch.interface.name
+            watch.capture.flush_overdue(mono_ns)
+            windows = watch.capture.drain()
+            pairs = clock_pairs(_PAIRS)
+            self._put_all(self._encoder.windows(mono_ns, name, windows))
+            watch.count(windows)
+            keys = windows["clock_key"]
+            for key in np.unique(keys).tolist():
+                if key != CLOCK_KEY_NONE:
+                    watch.clock(key, self._options.base_delay_ns).observe_windows(windows[keys == key], pairs)
+            self._anchor(watch, pairs)
+            for clock in watch.clocks.values():
+                report = clock.tick(pairs, steering)
+                if report.model is not None and not frozen:
+                    watch.models.write(clock.key, report.model)
+                jumped = any(tag.kind in _JUMPS for tag in report.tags)
+                watch.disturbed |= jumped or report.state not in ("tracking", "relative")
+                self._output.put(self._encoder.clock(name, clock.kind, report))
+
+    def _present(self) -> list[Watch]:
+        """The interfaces that are still there; one that went away is told once."""
+        for watch in self._watches:
+            if not watch.gone and not _is_present(watch.interface):
+                watch.gone = True
+                self._notes.append(f"{watch.interface.name} is gone, and the programs on it with it")
+        return [watch for watch in self._watches if not watch.gone]
+
+    def _anchor(self, watch: Watch, pairs: ClockPairs) -> None:
+        """Read the PHC within its budget, and give the burst to the interface's own clock."""
+        if watch.phc is None:
+            return
+        reads = max(1, _PHC_READS_PER_S * self._tick_ns // 1_000_000_000)
+        clock = watch.clock(CLOCK_KEY_PHC, self._options.base_delay_ns)
+        try:
+            frequency_ppb = watch.phc.frequency_ppb()
+            burst = watch.phc.read_burst(reads)
+        except PhcBusyError:
+            watch.phc_refusals += 1  # the clock goes on by the packets' envelope, and health tells
+            return
+        except PhcGoneError as error:
+            self._notes.append(f"{error.what}: following the packets' envelope from here on")
+            watch.phc.close()
+            watch.phc = None
+            return
+        if watch.phc_frequency_ppb is not None and frequency_ppb != watch.phc_frequency_ppb:
+            clock.steer_phc(frequency_ppb - watch.phc_frequency_ppb)
+        watch.phc_frequency_ppb = frequency_ppb
+        clock.observe_anchor(burst, pairs)
+
+    # ---- control ---------------------------------------------------------------------------------------------
+
+    def _control(self, mono_ns: int) -> None:
+        """Delays and load → plan → change → effect; every event told."""
+        load = self._load.sample(mono_ns)
+        span_ns, self._control_mono_ns = mono_ns - self._control_mono_ns, mono_ns
+        seen = {}
+        for watch in self._watches:
+            if not watch.gone:
+                seen[watch.interface.name] = self._observe(watch, mono_ns, span_ns)
+        self._drops = _sum_drops(self._drops, load.drops)
+        self._softnet_dropped += sum(
+            share.dropped
+            for cpu, share in load.cpus.items()
+            if any(cpu in watch.cpus for watch in self._watches)
+        )
+        self._tell(self._controller.tick(Observation(load, seen), mono_ns))
+
+    def _observe(self, watch: Watch, mono_ns: int, span_ns: int) -> InterfaceObservation:
+        """What one interface showed since the last control step; also the stream's `delay` frame."""
+        capture, name = watch.capture, watch.interface.name
+        hook = capture.hook_delays()
+        from_stamp, from_xdp = capture.stack_delays()
+        rows = [*_delay_rows("hook", hook), *_delay_rows("stack", from_stamp or from_xdp)]
+        self._output.put(self._encoder.delay(mono_ns, name, span_ns, rows))
+        decided = capture.adapt(sum(watch.packets.values()), span_ns / 1e9)
+        if decided is not None:
+            self._notes.append(f"{name}: {decided}")
+        tx_packets = capture.tx_usage().astype(np.int64)
+        observation = InterfaceObservation(
+            hook_delays=hook,
+            hw_to_stack=from_stamp,
+            xdp_to_stack=from_xdp,
+            hook_is_stack=capture.hook == "tc",
+            packets=watch.packets,
+            reordered=watch.reordered,
+            clock_disturbed=watch.disturbed,
+            tx_packets=tx_packets - watch.tx_packets,
+        )
+        watch.cpus = {cpu for _, cpu in (*hook, *from_stamp, *from_xdp)}
+        watch.packets, watch.reordered, watch.disturbed, watch.tx_packets = {}, 0, False, tx_packets
+        return observation
+
+    def _tell(self, events: Iterable[Event]) -> None:
+        """Events of the controller, as frames; a change on the packets' way is announced to the clocks."""
+        for event in events:
+            if isinstance(event, ChangeEvent) and event.outcome in ("applied", "rolled_back"):
+                for watch in self._watches:
+                    if watch.interface.name == event.ifname:
+                        for clock in watch.clocks.values():
+                            clock.path_changed(event.mono_ns, f"{event.actuator} {event.target}")
+            self._output.put(self._encoder.event(event))
+
+    # ---- how it is going -------------------------------------------------------------------------------------
+
+    def _health(self, mono_ns: int) -> None:
+        """Tell, once a second, whether the agent and the host keep up; step down where they do not."""
+        span_ns = mono_ns - self._health_mono_ns
+        cpu_ns = time.process_time_ns()
+        cpu_percent = 100.0 * (cpu_ns - self._health_cpu_ns) / span_ns
+        lost = sum(watch.capture.counters()["lost"] for watch in self._watches)
+        self._follow_level(
+            Health(
+                seconds=span_ns / 1e9,
+                ring_lost=lost - self._lost,
+                tick_overruns=self._overruns - self._health_overruns,
+                ticks=max(1, round(span_ns / self._tick_ns)),
+                softnet_dropped=self._softnet_dropped,
+                cpu_percent=cpu_percent,
+            ),
+            mono_ns,
+        )
+        level = self._degrade.level
+        frame = self._encoder.health(
+            mono_ns,
+            span_ns=span_ns,
+            level=level.name,
+            reason=level.reason,
+            cpu_percent=cpu_percent,
+            rss_bytes=_rss_bytes(),
+            tick_overruns=self._overruns,
+            tick_max_ns=self._longest_tick_ns,
+            interfaces=[_interface_health(watch) for watch in self._watches],
+            host_drops={
+                "softnet": self._drops.softnet,
+                "socket": self._drops.socket,
+                "interface": self._drops.interface,
+                "tcp_out_of_order": self._drops.tcp_out_of_order,
+            },
+            sink=self._output.health(),
+            notes=self._notes,
+        )
+        self._output.put(frame)
+        self._health_mono_ns, self._health_cpu_ns, self._health_overruns = mono_ns, cpu_ns, self._overruns
+        self._lost, self._softnet_dropped, self._longest_tick_ns = lost, 0, 0
+        self._notes, self._drops = [], Drops()
+
+    def _follow_level(self, health: Health, mono_ns: int) -> None:
+        """Apply what the degrade ladder decides: sample in the kernel, freeze the model, restore and only count."""
+        before = self._degrade.level
+        level = self._degrade.update(health, mono_ns)
+        if level == before:
+            return
+        self._notes.append(f"level {level.name}: {level.reason or 'the host keeps up again'}")
+        self._tell(self._controller.set_level(level.name, mono_ns))
+        for watch in self._watches:
+            if not watch.gone:
+                watch.capture.set_sampling(level.sample_shift, frozen=level.name == "safe")
+
+    # ---- the end ---------------------------------------------------------------------------------------------
+
+    def _close(self, reason: str) -> int:
+        """Restore, detach, drain the rest, say goodbye; returns the exit code."""
+        mono_ns = time.monotonic_ns()
+        restored = self._controller.close()
+        for watch in self._watches:
+            self._put_all(self._encoder.windows(mono_ns, watch.interface.name, watch.capture.detach()))
+        for journal in self._journals.values():
+            # Again, for what the controller did not write: clsact filters, stamping.
+            rest = journal.restore()
+            done = {(item.scope, item.target) for item in restored}
+            restored += [item for item in rest if (item.scope, item.target) not in done]
+            journal.close(rest)
+        complete = all(item.complete for item in restored)
+        gone = [watch.interface.name for watch in self._watches if watch.gone]
+        reader_left = self._output.closed_reason
+        code = PartialError.exit_code if gone or reader_left or not complete else 0
+        self._health(time.monotonic_ns())
+        self._output.put(
+            self._encoder.goodbye(
+                time.monotonic_ns(),
+                reason=reason,
+                exit_code=code,
+                interfaces=[_interface_health(watch) for watch in self._watches],
+                restored=[
+                    {"target": item.target, "outcome": item.outcome, "reason": item.reason}
+                    for item in restored
+                ],
+                sink=self._output.health(),
+            ),
+            keep=True,
+        )
+        if reader_left:
+            raise PartialError(
+                f"the reader of the telemetry went away ({reader_left}); stopped, and everything restored",
+                "start the collector again, then `agent run`",
+            )
+        if gone:
+            raise PartialError(
+                f"{', '.join(gone)} vanished while it was captured on",
+                "start again when the interface is back",
+            )
+        require_complete(restored)
+        return code
+
+    def _put_all(self, frames: Iterable[Frame]) -> None:
+        for frame in frames:
+            self._output.put(frame)
+
+
+def capture_target(interface: Interface, host: Host) -> CaptureTarget:
+    """What loading the programs for an interface depends on."""
+    return CaptureTarget(
+        ifname=interface.name,
+        ifindex=interface.ifindex,
+        rx_queues=max(1, len(interface.queues)),
+        cpu_count=host.topology.width,
+        online_cpus=tuple(host.topology.online),
+    )
+
+
+def _delay_rows(where: str, delays: Delays) -> Iterator[DelayRow]:
+    pairs = np.array(list(delays), dtype=np.int64).reshape(-1, 2)
+    counts = np.array(list(delays.values()), dtype=np.int64).reshape(-1, HIST_BUCKETS)
+    return delay_rows(where, pairs[:, 0], pairs[:, 1], counts)
+
+
+def _interface_health(watch: Watch) -> InterfaceHealth:
+    capture = watch.capture
+    counters = capture.counters() | {"drained": capture.drained, "phc_refusals": watch.phc_refusals}
+    if capture.hook == "tc" and not watch.gone:
+        # What another XDP program took never reaches tc: the NIC counted it, we did not.
+        counters["unseen"] = max(
+            0, _nic_packets(watch.interface.name) - watch.nic_packets - counters["packets"]
+        )
+    return {
+        "ifname": watch.interface.name,
+        "hook": capture.hook,
+        "stamp": capture.stamp,
+        "counters": counters,
+    }
+
+
+def _sum_drops(a: Drops, b: Drops) -> Drops:
+    return Drops(
+        a.softnet + b.softnet,
+        a.socket + b.socket,
+        a.interface + b.interface,
+        a.tcp_out_of_order + b.tcp_out_of_order,
+    )
+
+
+def _is_present(interface: Interface) -> bool:
+    """Whether the very interface that was opened is still there: names are given again."""
+    try:
+        return socket.if_nametoindex(interface.name) == interface.ifindex
+    except OSError:
+        return False
+
+
+def _nic_packets(ifname: str) -> int:
+    return read_int(HostPaths().net(ifname) / "statistics/rx_packets") or 0
+
+
+def _rss_bytes() -> int:
+    return int(Path("/proc/self/statm").read_bytes().split()[1]) * resource.getpagesize()
