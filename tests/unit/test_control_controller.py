@@ -292,7 +292,8 @@ def test_a_refused_change_takes_the_whole_plan_back(
         return real(self, target, value, journal)  # type: ignore[arg-type]
 
     monkeypatch.setattr(type(controller._actuators["rps"]), "write", write)
-    host.run(controller, 16)
+    while not any(isinstance(event, ChangeEvent) for event in host.events):
+        host.run(controller, 1)
     outcomes = [event.outcome for event in host.events if isinstance(event, ChangeEvent)]
     assert outcomes == ["applied", "applied", "refused", "rolled_back", "rolled_back"]
     assert host.masks() == ["2"] * 4
