@@ -28,6 +28,7 @@ from agent.control.degrade import DegradeLadder, Health
 from agent.control.events import ChangeEvent, Event
 from agent.control.journal import Journal, require_complete, this_scope
 from agent.control.observation import InterfaceObservation, Observation
+from agent.control.plan import LaneReport
 from agent.errors import PartialError
 from agent.ffi.clocks import ClockPairs, adjtimex_state, clock_pairs
 from agent.ffi.phc import Phc, PhcBusyError, PhcGoneError
@@ -118,6 +119,8 @@ class Loop:
         self._journals: dict[str, Journal] = {}
         self._degrade = DegradeLadder()
         self._notes: list[str] = []
+        self.reports: list[LaneReport] = []
+        """What the controller would do with each queue, and why: filled in when the run ends."""
         self._tick_ns = options.tick_ms * 1_000_000
         self._overruns = self._health_overruns = self._longest_tick_ns = 0
         self._lost = self._softnet_dropped = 0
@@ -403,6 +406,7 @@ class Loop:
     def _close(self, reason: str) -> int:
         """Restore, detach, drain the rest, say goodbye; returns the exit code."""
         mono_ns = time.monotonic_ns()
+        self.reports = self._controller.explain(mono_ns)
         restored = self._controller.close()
         for watch in self._watches:
             self._put_all(self._encoder.windows(mono_ns, watch.interface.name, watch.capture.detach()))

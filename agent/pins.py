@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.ffi.bpf import ensure_bpffs
-
 BPFFS = Path("/sys/fs/bpf")
 
 
@@ -16,8 +14,7 @@ def pin_directory(ifindex: int) -> Path:
 
 
 def make_pin_directory(ifindex: int) -> Path:
-    """The directory, made on a bpffs that is mounted if it is not yet. Raises `AgentError` if it cannot be."""
-    ensure_bpffs(BPFFS)
+    """The directory, made on the bpffs, which has to be mounted (`ensure_bpffs(BPFFS)`)."""
     directory = pin_directory(ifindex)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     return directory

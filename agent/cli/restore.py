@@ -14,18 +14,28 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "restore",
         help="put back what a killed run left changed",
         description="Put every setting that a killed or crashed `agent run` left changed back to its value from "
-        "before, byte for byte, from its journal. A value that somebody else changed since is reported and left, unless "
-        "forced. Journals of an earlier boot are discarded: those settings ended with that boot.",
+        "before, byte for byte, from its journal. A value that somebody else changed since is reported and left, "
+        "unless forced. Journals of an earlier boot are discarded: those settings ended with that boot.",
         epilog="exit codes: 0 everything is back (also when there was nothing to do), 4 an agent still runs, "
         "5 something was left as it is",
     )
-    parser.add_argument("-i", "--interface", dest="ifname", metavar="IF", help="only this interface (default: all)")
-    parser.add_argument("--force", action="store_true", help="overwrite values that somebody else changed since")
     parser.add_argument(
-        "--discard", action="store_true", help="leave values that somebody else changed since, and forget them"
+        "-i", "--interface", dest="ifname", metavar="IF", help="only this interface (default: all)"
     )
     parser.add_argument(
-        "--state-dir", type=Path, default=Path("/run/agent"), metavar="DIR", help="journals (default /run/agent)"
+        "--force", action="store_true", help="overwrite values that somebody else changed since"
+    )
+    parser.add_argument(
+        "--discard",
+        action="store_true",
+        help="leave values that somebody else changed since, and forget them",
+    )
+    parser.add_argument(
+        "--state-dir",
+        type=Path,
+        default=Path("/run/agent"),
+        metavar="DIR",
+        help="journals (default /run/agent)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.set_defaults(run=run)
@@ -59,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         for item in results:
             value = f" = {item.wanted.decode(errors='replace').strip()}" if item.outcome == "restored" else ""
-            print(f"{item.outcome:<17} {item.target or item.scope}{value}{f'  ({item.reason})' if item.reason else ''}")
+            print(
+                f"{item.outcome:<17} {item.target or item.scope}{value}{f'  ({item.reason})' if item.reason else ''}"
+            )
     require_complete(results)
     return 0

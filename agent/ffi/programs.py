@@ -37,6 +37,12 @@ def object_path(name: str) -> Path:
     return _find(f"{name}.bpf.o", (_CHECKOUT / "build/bpf", _PACKAGE / "objects"))
 
 
+def built_objects() -> list[str]:
+    """Names of all compiled objects, sorted. Raises UnsupportedError if nothing has been built."""
+    directory = object_path("capture").parent
+    return sorted(path.name.removesuffix(".bpf.o") for path in directory.glob("*.bpf.o"))
+
+
 def source_path(name: str) -> Path:
     """The C source, its headers beside it: `$AGENT_BPF_DIR`, the checkout's `bpf`, or the installed package."""
     return _find(f"{name}.bpf.c", (_CHECKOUT / "bpf", _PACKAGE / "objects"))

@@ -30,3 +30,29 @@ class StreamOutput:
     def close(self, timeout_s: float = 1.0) -> bool:
         """Write out what is queued, for at most `timeout_s`; whether everything got out."""
         return self._sink.close(timeout_s)
+
+
+class NoOutput:
+    """Takes frames and keeps none: for a run whose result is not its telemetry."""
+
+    def put(self, frame: Frame, *, keep: bool = False) -> None:
+        """Forget a frame."""
+
+    @property
+    def closed_reason(self) -> str | None:
+        """It never closes."""
+        return None
+
+    def health(self) -> SinkHealth:
+        """Nothing written, nothing dropped."""
+        return {
+            "written_frames": 0,
+            "written_bytes": 0,
+            "dropped_frames": 0,
+            "dropped_bytes": 0,
+            "queued_bytes": 0,
+        }
+
+    def close(self, timeout_s: float = 1.0) -> bool:
+        """Nothing to finish."""
+        return True
