@@ -20,10 +20,14 @@ class Readable:
     def __init__(self) -> None:
         self._start_ns: int | None = None
 
+    def begin(self, mono_ns: int) -> None:
+        """Count times from here; a hello does so by itself."""
+        self._start_ns = mono_ns
+
     def line(self, frame: AnyFrame, records: npt.NDArray[np.void] | None = None) -> str:
         """One line without its end; `records` are those of a windows frame."""
         if self._start_ns is None or frame["t"] == "hello":
-            self._start_ns = frame["mono_ns"]
+            self.begin(frame["mono_ns"])
         kind = frame["t"]
         if records is not None:
             text = _windows(frame, summarise(records))

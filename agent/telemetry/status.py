@@ -67,7 +67,7 @@ class State:
         self.now_ns = max(self.now_ns, content["mono_ns"])
         if kind == "hello":
             self.hello = content
-            self._readable.line(content)  # sets where its times count from
+            self._readable.begin(content["mono_ns"])
             self.interfaces = {item["ifname"]: InterfaceState(item) for item in content["interfaces"]}
             for item in content["interfaces"]:
                 for reason in item["reasons"]:
