@@ -177,7 +177,8 @@ class DelayRow(TypedDict):
     queue: int
     cpu: int
     where: str
-    """`hook`: hardware stamp to the stamping hook; `stack`: on to the stack's entry, on the CPU that RPS chose."""
+    """`hook`: hardware stamp to the stamping hook; `stack`: on to the stack's entry, on the CPU that RPS chose
+    (sampled packets; from the XDP hook where there is no clock model)."""
     n: int
     p50_ns: float | None
     p99_ns: float | None
