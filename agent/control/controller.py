@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from agent.host.masks import CpuMask
 from agent.host.model import Host, Interface
 
 _PLAN_NS = 500_000_000
+# Planning takes longer with many queues and CPUs; it is then done as rarely as keeps it below 1 % of a core.
+_PLAN_SHARE = 100
 _BASELINE_NS = 1_000_000_000
 _HISTORY_NS = 2_500_000_000
 _REST_NS = 1_000_000_000
@@ -143,11 +146,13 @@ class Controller:
             elif now_ns - self._flight_seen_ns > _VANISHED_NS:
                 self._abandon("its interface is gone", events, now_ns)
         elif now_ns >= self._next_plan_ns:
-            self._next_plan_ns = now_ns + _PLAN_NS
+            began_ns = time.perf_counter_ns()
             for state in self._interfaces.values():
                 self._consider(state, events, now_ns)
                 if self._in_flight is not None:
                     break
+            took_ns = time.perf_counter_ns() - began_ns
+            self._next_plan_ns = now_ns + max(_PLAN_NS, _PLAN_SHARE * took_ns)
         return events
 
     def set_level(self, level: str, now_ns: int) -> list[Event]:

@@ -1,0 +1,162 @@
+"""The guard's verdicts on synthetic ticks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from agent.control.actuators import Target
+from agent.control.guard import Guard, TickSample, Verdict
+from agent.control.plan import Change, Plan
+from agent.control.settings import Setting
+from agent.ffi.records import HIST_BUCKETS, hist_bucket
+from agent.host.load import CpuShare
+
+TICK_NS = 100_000_000
+
+
+class GuardBench:
+    """Makes ticks with chosen delays, and runs the guard over them."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(11)
+        self.now_ns = 10_000_000_000
+        target = Target("rps", "veth0", 0, Setting("file", "/rps", True))
+        change = Change(target, (0,), b"2\n", b"1\n", 0, None, None)
+        self.plan = Plan("veth0", (change,), "", "", 1e5, 1e4, "predicted")
+        self.guard = Guard()
+
+    def tick(
+        self,
+        mean_ns: float,
+        n: int = 500,
+        other_ns: float | None = None,
+        lost: int = 0,
+        out_of_order: int = 0,
+        soft: float = 0.1,
+        disturbed: bool = False,
+    ) -> TickSample:
+        lanes = {0: self._counts(mean_ns, n)} if n else {}
+        if other_ns is not None:
+            lanes[1] = self._counts(other_ns, 500)
+        share = CpuShare(idle=1 - soft, user=0, softirq=soft, irq=0, busy=soft)
+        return TickSample(0.1, lanes, lost, out_of_order, {0: share}, disturbed)
+
+    def judge(
+        self, before: list[TickSample], after: TickSample | list[TickSample], in_effect: bool = True
+    ) -> Verdict:
+        """Apply, then show `after` again and again until there is a verdict."""
+        self.guard.begin(self.plan, before, {0: 0.02}, self.now_ns)
+        start = self.now_ns
+        for i in range(200):
+            self.now_ns += TICK_NS
+            tick = after[min(i, len(after) - 1)] if isinstance(after, list) else after
+            verdict = self.guard.update(tick, in_effect, self.now_ns)
+            if verdict is not None:
+                self.took_s = (self.now_ns - start) / 1e9
+                return verdict
+        raise AssertionError("no verdict in 20 s")
+
+    def _counts(self, mean_ns: float, n: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        drawn = self.rng.exponential(mean_ns, n).astype(np.int64) + 2_000
+        return np.bincount(hist_bucket(drawn), minlength=HIST_BUCKETS)
+
+
+@pytest.fixture
+def bench() -> GuardBench:
+    """A guard with one change of queue 0."""
+    return GuardBench()
+
+
+def test_better_is_kept(bench: GuardBench) -> None:
+    """Half the delay."""
+    verdict = bench.judge([bench.tick(50_000) for _ in range(20)], [bench.tick(25_000) for _ in range(40)])
+    assert verdict.outcome == "kept"
+    assert bench.took_s == pytest.approx(2.1, abs=0.2)
+
+
+def test_no_difference_is_undone(bench: GuardBench) -> None:
+    """A setting that does not help does not stay."""
+    verdict = bench.judge([bench.tick(50_000) for _ in range(20)], [bench.tick(50_000) for _ in range(40)])
+    assert verdict.outcome == "rolled_back"
+    assert "no difference" in verdict.reason
+
+
+def test_worse_is_undone(bench: GuardBench) -> None:
+    """Half as much again."""
+    verdict = bench.judge([bench.tick(50_000) for _ in range(20)], [bench.tick(80_000) for _ in range(40)])
+    assert verdict.outcome == "rolled_back"
+    assert "worse" in verdict.reason
+
+
+def test_much_worse_is_undone_early(bench: GuardBench) -> None:
+    """It is not watched to the end."""
+    verdict = bench.judge([bench.tick(20_000) for _ in range(20)], bench.tick(400_000))
+    assert verdict.outcome == "rolled_back"
+    assert bench.took_s < 1.5
+
+
+def test_better_for_one_but_worse_for_another_queue_is_undone(bench: GuardBench) -> None:
+    """The queue that was left in place pays for it."""
+    before = [bench.tick(50_000, other_ns=10_000) for _ in range(20)]
+    verdict = bench.judge(before, [bench.tick(20_000, other_ns=60_000) for _ in range(40)])
+    assert verdict.outcome == "rolled_back"
+    assert "queue 1" in verdict.reason
+
+
+@pytest.mark.parametrize(("what", "words"), [("lost", "dropped"), ("out_of_order", "out of order")])
+def test_better_with_more_losses_or_reordering_is_undone(bench: GuardBench, what: str, words: str) -> None:
+    """Delay is not everything."""
+    verdict = bench.judge([bench.tick(50_000) for _ in range(20)], bench.tick(20_000, **{what: 2}))  # type: ignore[arg-type]
+    assert verdict.outcome == "rolled_back"
+    assert words in verdict.reason
+
+
+def test_losses_that_were_there_before_do_not_count(bench: GuardBench) -> None:
+    """The same rate of drops, before and after."""
+    before = [bench.tick(50_000, lost=5) for _ in range(20)]
+    assert bench.judge(before, bench.tick(20_000, lost=5)).outcome == "kept"
+
+
+def test_packets_overtaken_while_it_settles_do_not_count(bench: GuardBench) -> None:
+    """Packets still in the old CPU's backlog come late once: that is the move, not the place."""
+    after = [bench.tick(20_000, out_of_order=50)] * 4 + [bench.tick(20_000)] * 30
+    assert bench.judge([bench.tick(50_000) for _ in range(20)], after).outcome == "kept"
+
+
+def test_a_load_that_moved_meanwhile_is_judged_longer_and_then_undecided(bench: GuardBench) -> None:
+    """Another load came to the CPU: what was measured proves nothing."""
+    before = [bench.tick(50_000, soft=0.1) for _ in range(20)]
+    verdict = bench.judge(before, bench.tick(20_000, soft=0.7))
+    assert verdict.outcome == "undecided"
+    assert "load" in verdict.reason
+    assert bench.took_s > 3
+
+
+def test_too_few_packets_are_undecided(bench: GuardBench) -> None:
+    """The traffic stopped: no verdict without evidence, and no waiting for ever."""
+    verdict = bench.judge([bench.tick(50_000) for _ in range(20)], bench.tick(20_000, n=2))
+    assert verdict.outcome == "undecided"
+    assert bench.took_s < 10
+
+
+def test_a_setting_that_lags_is_waited_for(bench: GuardBench) -> None:
+    """An affinity follows at the next interrupt; after five seconds it is judged anyway."""
+    bench.judge(
+        [bench.tick(50_000) for _ in range(20)], [bench.tick(20_000) for _ in range(99)], in_effect=False
+    )
+    assert bench.took_s > 5
+
+
+def test_ticks_with_a_clock_jump_are_left_out(bench: GuardBench) -> None:
+    """Delays against a clock that jumped are no delays."""
+    after = [bench.tick(20_000)] * 8 + [bench.tick(9_000_000, disturbed=True)] + [bench.tick(20_000)] * 30
+    assert bench.judge([bench.tick(50_000) for _ in range(20)], after).outcome == "kept"
+
+
+def test_nothing_in_flight_gives_no_verdict(bench: GuardBench) -> None:
+    """A dropped change is forgotten."""
+    bench.guard.begin(bench.plan, [], {}, bench.now_ns)
+    bench.guard.drop()
+    assert bench.guard.plan is None
+    assert bench.guard.update(bench.tick(1_000), True, bench.now_ns) is None

@@ -1,0 +1,211 @@
+"""Predictions and assignments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from agent.control.actuators import Target
+from agent.control.delaymodel import DelayModel, LaneRecord, wait_ns
+from agent.control.plan import Lane, Limits, Plan, plan_interface
+from agent.control.settings import Setting
+from agent.control.txplan import TxUsage, plan_tx
+from agent.ffi.records import HIST_BUCKETS, hist_bucket
+from agent.host.cpus import Cpu, CpuTopology
+from agent.host.load import CpuLoad, CpuShare
+from agent.host.masks import CpuMask
+
+NOW_NS = 5_000_000_000
+
+
+def topology(
+    cpus: int, nodes: dict[int, int] | None = None, siblings: dict[int, list[int]] | None = None
+) -> CpuTopology:
+    """CPUs 0 to n−1, all online."""
+    online = CpuMask.of(range(cpus))
+    return CpuTopology(
+        {
+            i: Cpu(i, True, False, (nodes or {}).get(i), 0, i, CpuMask.of((siblings or {}).get(i, [i])))
+            for i in range(cpus)
+        },
+        online,
+        online,
+        CpuMask(),
+        CpuMask(),
+    )
+
+
+def load(*soft: float, user: tuple[float, ...] = ()) -> CpuLoad:
+    """Softirq shares by CPU."""
+    users = [*user, *[0.0] * (len(soft) - len(user))]
+    return CpuLoad(
+        0.1,
+        {i: CpuShare(1 - s - u, u, s, 0.0, s + u) for i, (s, u) in enumerate(zip(soft, users, strict=True))},
+    )
+
+
+def lane(
+    model: DelayModel, queue: int, cpu: int, p99_ns: float, value: bytes, poll_cpu: int = 0, pps: int = 10_000
+) -> Lane:
+    """A lane measured on a CPU, steered by RPS."""
+    record = LaneRecord()
+    rng = np.random.default_rng(queue)
+    drawn = 3_000 + rng.exponential(p99_ns / np.log(100), 2_000).astype(np.int64)
+    counts = np.bincount(hist_bucket(drawn), minlength=HIST_BUCKETS)
+    model.observe_lane(record, [queue], {(queue, cpu): counts}, {}, 0.1, NOW_NS)
+    record.polled, record.rate_pps = {poll_cpu: float(pps)}, float(pps)
+    target = Target("rps", "eth0", queue, Setting("file", f"/rx-{queue}/rps_cpus", True))
+    return Lane("eth0", (queue,), "rps", target, "xdp_to_stack", value, "", record)
+
+
+def limits(
+    top: CpuTopology,
+    node: int | None = None,
+    refused_cpus: Mapping[str, frozenset[int]] | None = None,
+    set_aside: Mapping[str, frozenset[bytes]] | None = None,
+) -> Limits:
+    """No ideas put aside and no refusals, unless given."""
+    return Limits(top, node, set_aside or {}, refused_cpus or {})
+
+
+def plan_for(top: CpuTopology, soft: CpuLoad, given: Limits | None = None, value: bytes = b"2
+") -> Plan:
+    """A plan for one queue that is measured slow on CPU 1."""
+    model = DelayModel(top)
+    model.observe_load(soft)
+    return plan_interface("eth0", [lane(model, 0, 1, 300_000, value)], model, given or limits(top), NOW_NS)
+
+
+def test_the_wait_formula() -> None:
+    """No wait below 1−p; it grows without bound towards a full CPU; the tail of M/M/1 as it is in textbooks."""
+    assert float(wait_ns(np.array(0.005), 0.99, 1000.0)) == 0.0
+    assert float(wait_ns(np.array(0.5), 0.99, 1000.0)) == pytest.approx(1000 / 0.5 * np.log(50))
+    waits = wait_ns(np.array([0.1, 0.5, 0.9]), 0.99, 1000.0)
+    assert list(waits) == sorted(waits)
+
+
+def test_the_least_loaded_cpu_is_chosen() -> None:
+    """By softirq share, not by user load."""
+    plan = plan_for(topology(4), load(0.3, 0.8, 0.02, 0.3, user=(0.0, 0.0, 0.6)))
+    assert [change.to_text for change in plan.changes] == ["4"]
+    assert plan.source == "predicted"
+    assert "CPU 2" in plan.decided_by
+
+
+def test_user_load_breaks_ties() -> None:
+    """Two CPUs without softirq load: the idle one."""
+    plan = plan_for(topology(4), load(0.5, 0.8, 0.02, 0.02, user=(0.0, 0.0, 0.6)))
+    assert [change.to_text for change in plan.changes] == ["8"]
+
+
+def test_the_nics_node_and_an_idle_sibling_are_preferred() -> None:
+    """Among CPUs as idle: same node first, and no busy hardware thread beside it."""
+    top = topology(4, nodes={0: 0, 1: 0, 2: 1, 3: 0}, siblings={3: [3, 0], 0: [0, 3]})
+    plan = plan_for(top, load(0.5, 0.8, 0.02, 0.02), limits(top, node=0))
+    assert [change.to_text for change in plan.changes] == ["8"]
+    top = topology(4, nodes={0: 0, 1: 0, 2: 1, 3: 1})
+    plan = plan_for(top, load(0.12, 0.8, 0.12, 0.12), limits(top, node=0))
+    assert [change.to_text for change in plan.changes] == ["0"]
+
+
+def test_refused_cpus_and_ideas_put_aside_are_not_planned_again() -> None:
+    """The next best CPU is."""
+    top, soft = topology(4), load(0.6, 0.8, 0.02, 0.05)
+    assert plan_for(top, soft, limits(top, refused_cpus={"/rx-0/rps_cpus": frozenset([2])})).changes[0].cpu == 3
+    assert plan_for(top, soft, limits(top, set_aside={"/rx-0/rps_cpus": frozenset([b"4"])})).changes[0].cpu == 3
+
+
+def test_masks_are_written_as_wide_as_the_kernel_shows_them() -> None:
+    """On a host with 40 CPUs."""
+    plan = plan_for(topology(4), load(0.6, 0.8, 0.02, 0.3), value=b"00,00000002\n")
+    assert plan.changes[0].after == b"00,00000004\n"
+
+
+def test_a_measured_place_counts_more_than_a_predicted_one() -> None:
+    """CPU 0 was measured slow under this very load, though its softirq share is low."""
+    top = topology(2)
+    model = DelayModel(top)
+    model.observe_load(load(0.1, 0.5))
+    slow = lane(model, 0, 1, 100_000, b"2\n", poll_cpu=1)
+    counts = np.bincount(hist_bucket(np.full(2_000, 400_000)), minlength=HIST_BUCKETS)
+    model.observe_lane(slow.record, [0], {(0, 0): counts}, {}, 0.1, NOW_NS - 20_000_000_000)
+    slow.record.rate_pps = 100.0
+    plan = plan_interface("eth0", [slow], model, limits(top), NOW_NS)
+    assert plan.changes == ()
+
+
+def test_small_gains_are_not_worth_a_change() -> None:
+    """The reason says how much was missing."""
+    plan = plan_for(topology(2), load(0.78, 0.8))
+    assert plan.changes == ()
+    assert plan.reason
+
+
+def test_without_a_lever_or_a_measure_the_reason_says_which() -> None:
+    """Nothing is planned in the dark."""
+    top = topology(2)
+    model = DelayModel(top)
+    model.observe_load(load(0.1, 0.8))
+    one = lane(model, 0, 1, 300_000, b"2\n")
+    blind = Lane(one.ifname, one.queues, "rps", one.target, "", one.value, "", one.record)
+    assert "measured" in plan_interface("eth0", [blind], model, limits(top), NOW_NS).reason
+    none = Lane(
+        one.ifname, one.queues, "", None, "", b"", "no allowed actuator has a lever for it", one.record
+    )
+    assert "lever" in plan_interface("eth0", [none], model, limits(top), NOW_NS).reason
+
+
+def test_a_prediction_that_was_wrong_corrects_the_next() -> None:
+    """The bias follows the log ratio."""
+    model = DelayModel(topology(2))
+    assert model.score(10_000, 40_000) == pytest.approx(np.log(4))
+    assert model.log_bias > 0.5
+
+
+def tx_usage(rates: dict[tuple[int, int], int], cpus: int = 4, queues: int = 4) -> TxUsage:
+    """Packets by (CPU, queue) in one second."""
+    packets = np.zeros((cpus, queues), dtype=np.int64)
+    for (cpu, queue), n in rates.items():
+        packets[cpu, queue] = n
+    usage = TxUsage()
+    usage.observe(packets * 60, 60.0)
+    return usage
+
+
+def tx_targets(queues: int = 4) -> dict[int, tuple[Target, bytes]]:
+    """Unset masks."""
+    return {
+        q: (Target("xps", "eth0", q, Setting("file", f"/tx-{q}/xps_cpus", True)), b"0\n")
+        for q in range(queues)
+    }
+
+
+def test_cpus_that_share_a_transmit_queue_get_their_own() -> None:
+    """Each keeps the queue that it uses most; idle CPUs are spread over all."""
+    usage = tx_usage({(0, 1): 9_000, (1, 1): 4_000, (1, 3): 1_000})
+    plan = plan_tx("eth0", usage, tx_targets(), topology(4))
+    masks = {change.queues[0]: CpuMask.parse_mask(change.after) for change in plan.changes}
+    assert 0 in masks[1]
+    assert 1 in masks[3]
+    owners = [cpu for mask in masks.values() for cpu in mask]
+    assert sorted(owners) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [{(0, 0): 9_000, (1, 1): 9_000}, {(0, 0): 300, (1, 0): 300}, {(0, 0): 9_000, (1, 0): 50}],
+    ids=["apart already", "hardly any traffic", "hardly shared"],
+)
+def test_transmit_queues_are_left_alone_without_need(rates: dict[tuple[int, int], int]) -> None:
+    """Nothing to gain."""
+    assert plan_tx("eth0", tx_usage(rates), tx_targets(), topology(4)).changes == ()
+
+
+def test_fewer_queues_than_senders_have_to_be_shared() -> None:
+    """Said, not changed."""
+    usage = tx_usage({(0, 0): 5_000, (1, 0): 5_000, (2, 0): 5_000})
+    plan = plan_tx("eth0", usage, tx_targets(2), topology(4))
+    assert plan.changes == ()
+    assert "share" in plan.reason
