@@ -6,6 +6,7 @@ put back when the loop ends, however it ends; what a SIGKILL leaves, `agent rest
 
 from __future__ import annotations
 
+import importlib
 import resource
 import signal
 import socket
@@ -97,14 +98,12 @@ class Watch:
 
     def count(self, windows: WindowArray) -> None:
         """Add closed windows to what the next control step sees."""
-        pairs, index = np.unique(
-            windows["queue"].astype(np.int64) << 16 | windows["cpu"], return_inverse=True
-        )
-        for pair, packets in zip(
-            pairs.tolist(), np.bincount(index, weights=windows["n"]).tolist(), strict=True
-        ):
-            key = (pair >> 16, pair & 0xFFFF)
-            self.packets[key] = self.packets.get(key, 0) + int(packets)
+        width = self.capture.target.cpu_count
+        pair = windows["queue"].astype(np.int64) * width + windows["cpu"]
+        packets = np.bincount(pair, weights=windows["n"])
+        for index in np.flatnonzero(packets).tolist():
+            key = divmod(index, width)
+            self.packets[key] = self.packets.get(key, 0) + int(packets[index])
         self.reordered += int(windows["n_reordered"].sum())
 
 
@@ -154,6 +153,8 @@ class Loop:
         )
         stack.callback(self._controller.close)
         self._notes += self._controller.notes
+        # The planner loads it at its first plan, which takes longer than the rings last: so before attaching.
+        importlib.import_module("scipy.optimize")
         for leaf in leaves:
             self._watches.append(self._watch(leaf, host, stack))
         self._load = LoadSampler(paths, host.topology, [leaf.name for leaf in leaves])
@@ -249,10 +250,8 @@ class Loop:
             pairs = clock_pairs(_PAIRS)
             self._put_all(self._encoder.windows(mono_ns, name, windows))
             watch.count(windows)
-            keys = windows["clock_key"]
-            for key in np.unique(keys).tolist():
-                if key != CLOCK_KEY_NONE:
-                    watch.clock(key, self._options.base_delay_ns).observe_windows(windows[keys == key], pairs)
+            for key, own in _by_clock(windows):
+                watch.clock(key, self._options.base_delay_ns).observe_windows(own, pairs)
             self._anchor(watch, pairs)
             for clock in watch.clocks.values():
                 report = clock.tick(pairs, steering)
@@ -462,6 +461,21 @@ def capture_target(interface: Interface, host: Host) -> CaptureTarget:
         cpu_count=host.topology.width,
         online_cpus=tuple(host.topology.online),
     )
+
+
+def _by_clock(windows: WindowArray) -> Iterator[tuple[int, WindowArray]]:
+    """Windows by the clock that stamped them; those of no clock are left out."""
+    if len(windows) == 0:
+        return
+    keys = windows["clock_key"].copy()
+    first = int(keys[0])
+    if (keys == first).all():  # the usual case needs no copy of the records
+        if first != CLOCK_KEY_NONE:
+            yield first, windows
+        return
+    for key in np.unique(keys).tolist():
+        if key != CLOCK_KEY_NONE:
+            yield key, windows[keys == key]
 
 
 def _delay_rows(where: str, delays: Delays) -> Iterator[DelayRow]:
