@@ -70,8 +70,7 @@ def limits(
     return Limits(top, node, set_aside or {}, refused_cpus or {})
 
 
-def plan_for(top: CpuTopology, soft: CpuLoad, given: Limits | None = None, value: bytes = b"2
-") -> Plan:
+def plan_for(top: CpuTopology, soft: CpuLoad, given: Limits | None = None, value: bytes = b"2\n") -> Plan:
     """A plan for one queue that is measured slow on CPU 1."""
     model = DelayModel(top)
     model.observe_load(soft)
@@ -113,8 +112,12 @@ def test_the_nics_node_and_an_idle_sibling_are_preferred() -> None:
 def test_refused_cpus_and_ideas_put_aside_are_not_planned_again() -> None:
     """The next best CPU is."""
     top, soft = topology(4), load(0.6, 0.8, 0.02, 0.05)
-    assert plan_for(top, soft, limits(top, refused_cpus={"/rx-0/rps_cpus": frozenset([2])})).changes[0].cpu == 3
-    assert plan_for(top, soft, limits(top, set_aside={"/rx-0/rps_cpus": frozenset([b"4"])})).changes[0].cpu == 3
+    assert (
+        plan_for(top, soft, limits(top, refused_cpus={"/rx-0/rps_cpus": frozenset([2])})).changes[0].cpu == 3
+    )
+    assert (
+        plan_for(top, soft, limits(top, set_aside={"/rx-0/rps_cpus": frozenset([b"4"])})).changes[0].cpu == 3
+    )
 
 
 def test_masks_are_written_as_wide_as_the_kernel_shows_them() -> None:
