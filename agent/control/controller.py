@@ -25,6 +25,7 @@ from agent.host.model import Host, Interface
 _PLAN_NS = 500_000_000
 # Planning takes longer with many queues and CPUs; it is then done as rarely as keeps it below 1 % of a core.
 _PLAN_SHARE = 100
+_PLAN_MAX_NS = 2_000_000_000
 _BASELINE_NS = 1_000_000_000
 _HISTORY_NS = 2_500_000_000
 _REST_NS = 1_000_000_000
@@ -117,6 +118,8 @@ class Controller:
         self._plans = 0
         self._last_ns = 0
         self._flight_seen_ns = 0
+        # The first plan imports SciPy: what it costs says nothing about the next.
+        self._warm = False
         self._next_plan_ns = 0
         self._level = "full"
         self.notes: list[str] = self._beginning()
@@ -146,13 +149,14 @@ class Controller:
             elif now_ns - self._flight_seen_ns > _VANISHED_NS:
                 self._abandon("its interface is gone", events, now_ns)
         elif now_ns >= self._next_plan_ns:
-            began_ns = time.perf_counter_ns()
+            began_ns = time.thread_time_ns()
             for state in self._interfaces.values():
                 self._consider(state, events, now_ns)
                 if self._in_flight is not None:
                     break
-            took_ns = time.perf_counter_ns() - began_ns
-            self._next_plan_ns = now_ns + max(_PLAN_NS, _PLAN_SHARE * took_ns)
+            cost_ns = time.thread_time_ns() - began_ns if self._warm else 0
+            self._warm = True
+            self._next_plan_ns = now_ns + min(max(_PLAN_NS, _PLAN_SHARE * cost_ns), _PLAN_MAX_NS)
         return events
 
     def set_level(self, level: str, now_ns: int) -> list[Event]:
