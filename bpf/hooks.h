@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The programs of a capture, but for the XDP one's SEC(): that differs in where the stamp comes from.
+ *
+ * Both loaders find programs by their SEC() and name.
+ */
+#ifndef AGENT_HOOKS_H
+#define AGENT_HOOKS_H
+
+#include "capture.h"
+#include "compat.h"
+#include "maps.h"
+#include "meta.h"
+
+/* A trailer that can't be read directly: the frame's head or its end lies in a fragment. */
+SUBPROGRAM int xdp_trailer_slow(struct xdp_md *ctx, __u32 length, struct stamp *stamp)
+{
+	__u8 head[FRAME_HEAD_BYTES + 2], trailer[TRAILER_BYTES];
+
+	if (length < TRAILER_FRAME_MIN || bpf_xdp_load_bytes(ctx, 0, head, FRAME_HEAD_BYTES) ||
+	    !trailer_has_room(head, length) || bpf_xdp_load_bytes(ctx, length - TRAILER_BYTES, trailer, TRAILER_BYTES))
+		return 0;
+	trailer_decode(trailer, stamp);
+	return 0;
+}
+
+SUBPROGRAM int skb_trailer_slow(struct __sk_buff *skb, __u32 length, struct stamp *stamp)
+{
+	__u8 head[FRAME_HEAD_BYTES + 2], trailer[TRAILER_BYTES];
+
+	if (length < TRAILER_FRAME_MIN || bpf_skb_load_bytes(skb, 0, head, FRAME_HEAD_BYTES) ||
+	    !trailer_has_room(head, length) || bpf_skb_load_bytes(skb, length - TRAILER_BYTES, trailer, TRAILER_BYTES))
+		return 0;
+	trailer_decode(trailer, stamp);
+	return 0;
+}
+
+/* Either puts its result into memory only in the rare case that needs a helper's answer. */
+static __always_inline void xdp_trailer(struct xdp_md *ctx, __u32 length, struct stamp *stamp)
+{
+	if (unlikely(!trailer_direct((void *)(long)ctx->data, (void *)(long)ctx->data_end, length, stamp))) {
+		struct stamp slow = *stamp;
+
+		xdp_trailer_slow(ctx, length, &slow);
+		*stamp = slow;
+	}
+}
+
+static __always_inline void skb_trailer(struct __sk_buff *skb, struct stamp *stamp)
+{
+	if (unlikely(!trailer_direct((void *)(long)skb->data, (void *)(long)skb->data_end, skb->len, stamp))) {
+		struct stamp slow = *stamp;
+
+		skb_trailer_slow(skb, skb->len, &slow);
+		*stamp = slow;
+	}
+}
+
+/* The whole of an XDP program. `phc` is given by those that have a PHC stamp, else NULL. */
+static __always_inline int xdp_packet(struct xdp_md *ctx, const struct stamp *phc, __u64 mono)
+{
+	__u32 cpu_id = bpf_get_smp_processor_id(), length, queue;
+	struct agent_config *config = config_at(0);
+	struct cpu_state *cpu = cpu_state_at(cpu_id);
+	struct stamp stamp = {.clock_key = CLOCK_KEY_NONE};
+	__s64 delay;
+
+	if (!config || !cpu)
+		return XDP_PASS;
+	length = bpf_xdp_get_buff_len(ctx);
+	cpu->counters.packets++;
+	cpu->counters.bytes += length;
+	if (unlikely(config->frozen) || sampled_out(config, cpu))
+		return XDP_PASS;
+	queue = ctx->rx_queue_index;
+	if (phc) {
+		stamp = *phc;
+	} else if (config->stamp == STAMP_TRAILER) {
+		stamp.verdict = VERDICT_MISSING;
+		xdp_trailer(ctx, length, &stamp);
+	}
+	delay = capture_packet(ctx, config, cpu, cpu_id, queue, mono, &stamp, 1);
+	if (unlikely(config->meta_mask != META_NEVER) && !(cpu->counters.packets & config->meta_mask))
+		meta_write(ctx, cpu, queue, mono, stamp.verdict == VERDICT_STAMPED ? stamp.hw_ns : 0, delay);
+	return XDP_PASS;
+}
+
+/* Receive time for unmodified applications: the packet's own stamp, else model(mono at the earliest hook). */
+static __always_inline void skb_rewrite(struct __sk_buff *skb, const struct agent_config *config,
+					struct cpu_state *cpu, __u64 hw, __u64 mono)
+{
+	if (!hw && !model_phc(model_find(config->rewrite_key), config->rewrite_key, mono, &hw)) {
+		cpu->counters.rewrite_no_model++;
+		return;
+	}
+	skb->tstamp = hw + config->rewrite_base_ns;
+	cpu->counters.rewritten++;
+}
+
+static __always_inline __u32 skb_weight(const struct __sk_buff *skb)
+{
+	return likely(skb->gso_segs <= 1) ? 1 : skb->gso_segs;
+}
+
+SEC("tc")
+int tc_ingress(struct __sk_buff *skb)
+{
+	__u32 cpu_id = bpf_get_smp_processor_id(), weight, queue;
+	struct agent_config *config = config_at(0);
+	struct cpu_state *cpu = cpu_state_at(cpu_id);
+	struct stamp stamp = {.clock_key = CLOCK_KEY_NONE};
+	const struct capture_meta *meta;
+	__u64 mono = 0, hw = 0;
+
+	if (!config || !cpu)
+		return TC_NEXT;
+	weight = skb_weight(skb);
+	cpu->counters.tc_packets += weight;
+	if (config->hook == HOOK_TC) {
+		mono = bpf_ktime_get_ns();
+		cpu->counters.packets += weight;
+		cpu->counters.bytes += skb->len;
+		if (unlikely(config->frozen) || sampled_out(config, cpu))
+			return TC_NEXT;
+		if (config->stamp == STAMP_TRAILER) {
+			stamp.verdict = VERDICT_MISSING;
+			skb_trailer(skb, &stamp);
+		} else if (config->stamp == STAMP_SKB) {
+			stamp = phc_stamp(skb->hwtstamp);
+		}
+		/* The kernel keeps the receive queue plus one; 0: not recorded. */
+		queue = skb->queue_mapping ? skb->queue_mapping - 1 : 0;
+		capture_packet(skb, config, cpu, cpu_id, queue, mono, &stamp, weight);
+		if (stamp.verdict == VERDICT_STAMPED)
+			hw = stamp.hw_ns;
+	} else {
+		if (unlikely(config->frozen))
+			return TC_NEXT;
+		meta = meta_read(skb);
+		if (unlikely(meta)) {
+			stack_sample(config, cpu, cpu_id, meta, bpf_ktime_get_ns());
+			mono = meta->mono_ns;
+			hw = meta->hw_ns;
+		}
+	}
+	if (unlikely(config->rewrite))
+		skb_rewrite(skb, config, cpu, hw, mono ? mono : bpf_ktime_get_ns());
+	return TC_NEXT;
+}
+
+/* Sent packets by CPU and queue. The queue is the one known here: where the kernel chooses it later (it does unless the
+ * socket or a qdisc chose) only the CPU says something, which is what XPS goes by. */
+SEC("tc")
+int tc_egress(struct __sk_buff *skb)
+{
+	__u32 cpu_id = bpf_get_smp_processor_id(), weight = skb_weight(skb);
+	struct cpu_state *cpu = cpu_state_at(cpu_id);
+	struct tx_usage *usage = tx_queues_at(cpu_id);
+
+	if (cpu) {
+		cpu->counters.tx_packets += weight;
+		cpu->counters.tx_bytes += skb->len;
+	}
+	if (usage)
+		usage->packets[skb->queue_mapping & (TX_QUEUES_MAX - 1)] += weight;
+	return TC_NEXT;
+}
+
+struct flush {
+	void *ctx;
+	__u64 now_ns;
+	__u64 window_ns;
+	__u32 first; /* this CPU's first slot */
+	__u32 cpu;
+};
+
+/* Closes the window of one slot if its span is over. */
+static long flush_slot(__u32 i, struct flush *flush)
+{
+	struct slot *slot = slots_at(flush->first + i);
+	struct cpu_state *cpu = cpu_state_at(flush->cpu);
+	struct window *window;
+	__u64 open;
+
+	if (!slot || !cpu)
+		return 1;
+	window = &slot->window[slot->active & 1];
+	open = LOAD_ONCE(window->record.open_mono_ns);
+	if (!open || flush->now_ns - open < flush->window_ns || open > flush->now_ns)
+		return 0;
+	/* In this order: whoever opens the other window writes its own opening time after us. */
+	STORE_ONCE(slot->head.open_mono_ns, 0);
+	compiler_barrier();
+	STORE_ONCE(slot->active, (slot->active & 1) ^ 1);
+	compiler_barrier();
+	window_close(flush->ctx, slot, window, cpu, WINDOW_IDLE_CLOSE);
+	cpu->counters.flushed++;
+	return 0;
+}
+
+/*
+ * Run on one CPU by BPF_PROG_RUN: closes its overdue windows. Returns 1 if a packet was being counted, and nothing was
+ * done.
+ */
+SEC("raw_tp")
+int flush(void *ctx)
+{
+	__u32 cpu_id = bpf_get_smp_processor_id();
+	struct agent_config *config = config_at(0);
+	struct cpu_state *cpu = cpu_state_at(cpu_id);
+	struct flush flush = {.ctx = ctx, .cpu = cpu_id};
+
+	if (!config || !cpu)
+		return 0;
+	if (LOAD_ONCE(cpu->busy) || LOAD_ONCE(cpu->flushing)) {
+		cpu->counters.flush_busy++;
+		return 1;
+	}
+	STORE_ONCE(cpu->flushing, 1);
+	compiler_barrier();
+	flush.now_ns = bpf_ktime_get_ns();
+	flush.window_ns = config->window_ns;
+	flush.first = cpu_id * config->slots_per_cpu;
+#ifdef AGENT_BCC
+	{
+		__u32 i;
+
+		/* bpf_loop needs a BPF-to-BPF call. */
+		for (i = 0; i < BCC_SLOTS_MAX && i < config->slots_per_cpu; i++)
+			flush_slot(i, &flush);
+	}
+#else
+	bpf_loop(config->slots_per_cpu, flush_slot, &flush, 0);
+#endif
+	compiler_barrier();
+	STORE_ONCE(cpu->flushing, 0);
+	return 0;
+}
+
+#endif

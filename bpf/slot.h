@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Slots: which window a packet counts in. A CPU's slots are a small hash table by (queue, clock), probed four times.
+ *
+ * A trailer is told by its content only, and anybody may send one: a clock that isn't known yet on this CPU has to be
+ * seen 8 times in a row with a steady offset before it gets a slot. Until then its packets count as rejected. Random
+ * noise never gets there, and what it takes meanwhile (a slot on probation) is free for the next.
+ */
+#ifndef AGENT_SLOT_H
+#define AGENT_SLOT_H
+
+#include "compat.h"
+#include "maps.h"
+#include "window.h"
+
+#define SLOT_PROBES	   4
+#define SLOT_NONE	   0xffffffff
+#define PROBATION_SIGHTS   8
+#define PROBATION_DRIFT_NS (1ULL << 30) /* between two sightings */
+
+/* Neighbouring queues of one clock fall into neighbouring slots. */
+static __always_inline __u32 slot_hash(__u32 queue, __u32 key)
+{
+	return queue + ((key * 0x9e3779b1U) >> 16);
+}
+
+/* What the slow way of finding a slot needs to know. */
+struct slot_request {
+	__u64 mono_ns;
+	__u64 hw_ns;
+	__u32 first; /* this CPU's first slot */
+	__u32 mask;
+	__u32 cpu;
+	__u32 queue;
+	__u32 key;
+	__u32 pad;
+};
+
+static __always_inline int slot_is(const struct slot *slot, __u32 queue, __u32 key)
+{
+	return slot->head.in_use && slot->head.clock_key == key && slot->head.queue == queue;
+}
+
+/* One more sighting of a candidate clock; whether it has proved itself. */
+static __always_inline int slot_sighted(struct slot *slot, const struct slot_request *want)
+{
+	__s64 offset = want->mono_ns - want->hw_ns;
+
+	if (slot->candidate_key != want->key || slot->candidate_queue != want->queue ||
+	    magnitude(offset - slot->candidate_ns) >= PROBATION_DRIFT_NS)
+		slot->sightings = 0;
+	slot->candidate_key = want->key;
+	slot->candidate_queue = want->queue;
+	slot->candidate_ns = offset;
+	slot->head.last_mono_ns = want->mono_ns;
+	slot->sightings++;
+	return slot->sightings >= PROBATION_SIGHTS;
+}
+
+static __always_inline void slot_own(struct slot *slot, const struct slot_request *want)
+{
+	slot->head.in_use = 0;
+	compiler_barrier();
+	slot->head.clock_key = want->key;
+	slot->head.queue = want->queue;
+	slot->head.cpu = want->cpu;
+	slot->head.generation++;
+	slot->head.last_mono_ns = want->mono_ns;
+	slot->last_hw_ns = 0;
+	slot->sightings = 0;
+	slot->model = MODELS_MAX;
+	compiler_barrier();
+	slot->head.in_use = 1;
+}
+
+/*
+ * The slot of (queue, clock), claiming one if there is none: a free one, else the one on probation that was seen
+ * longest ago, else one in use that has been idle. Returns its index, or SLOT_NONE if no slot is to be had or the
+ * clock is on probation.
+ */
+SUBPROGRAM int slot_find(void *ctx, const struct slot_request *want, struct cpu_state *cpu)
+{
+	__u32 hash = slot_hash(want->queue, want->key), best = SLOT_NONE, index, i;
+	__u64 rank, best_rank = ~0ULL;
+	struct slot *slot;
+	int same, proved;
+
+	for (i = 0; i < SLOT_PROBES; i++) {
+		index = want->first + ((hash + i) & want->mask);
+		slot = slots_at(index);
+		if (!slot)
+			return SLOT_NONE;
+		if (slot_is(slot, want->queue, want->key))
+			return index;
+		same = slot->sightings && slot->candidate_key == want->key && slot->candidate_queue == want->queue;
+		if (slot->head.in_use) {
+			if (want->mono_ns - slot->head.last_mono_ns <= IDLE_NS)
+				continue;
+			rank = (1ULL << 63) | slot->head.last_mono_ns;
+		} else {
+			rank = same ? 0 : slot->sightings ? slot->head.last_mono_ns : 1;
+		}
+		if (rank < best_rank) {
+			best_rank = rank;
+			best = index;
+		}
+	}
+	if (best == SLOT_NONE)
+		goto full;
+	slot = slots_at(best);
+	if (!slot)
+		return SLOT_NONE;
+	if (slot->head.in_use) {
+		/* Its window may still be open, and only the packet path's turn may close it. */
+		if (LOAD_ONCE(cpu->flushing))
+			goto full;
+		if (slot->window[slot->active & 1].record.open_mono_ns)
+			window_close(ctx, slot, &slot->window[slot->active & 1], cpu, WINDOW_IDLE_CLOSE);
+		slot->head.open_mono_ns = 0;
+		slot->head.in_use = 0;
+	}
+	if (want->key != CLOCK_KEY_NONE && want->key != CLOCK_KEY_PHC) {
+		proved = slot_sighted(slot, want);
+		if (!proved && !clock_find(want->cpu, want->key)) {
+			cpu->counters.probation++;
+			return SLOT_NONE;
+		}
+		if (!clock_claim(want->cpu, want->key, want->mono_ns))
+			goto full;
+	}
+	slot_own(slot, want);
+	return best;
+full:
+	cpu->counters.slot_full++;
+	return SLOT_NONE;
+}
+
+#endif

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What the programs keep between packets, none of it known to user space but for the leading fields. */
+#ifndef AGENT_STATE_H
+#define AGENT_STATE_H
+
+#include "compat.h"
+#include "records.h"
+
+/* Value of map "counters". The packet path of a CPU is exclusive (softirqs are off) but a flush may interrupt it, or be
+ * interrupted by it; the two words say who was there first. */
+struct cpu_state {
+	struct cpu_counters counters;
+	__u32 busy;	/* the packet path is at work in this CPU's windows */
+	__u32 flushing; /* the flush program is */
+	__u32 number;	/* of the packet, for 1/N sampling */
+	__u32 pad;
+};
+
+/* A window being filled: its record, counted in place, so that closing it copies nothing. */
+struct window {
+	struct window_record record; /* open_mono_ns 0: not open */
+	__s64 envelope_ns;	     /* mono - hw of record.envelope, so far the smallest */
+	__u64 pad;
+};
+
+/* Value of map "slots": one (queue, clock) on one CPU. */
+struct slot {
+	struct slot_head head;
+	__u32 active; /* which of the two windows the packet path fills; changed by the flush only */
+	__u32 model;  /* index of the clock's model as of the window's opening; its key is checked at each use */
+	__u64 last_hw_ns;
+	/* A slot on probation isn't in use yet: the clock it would be for, and how often it was seen in a row. */
+	__u32 candidate_key;
+	__u16 candidate_queue;
+	__u16 sightings;
+	__s64 candidate_ns; /* mono - hw at the last sighting */
+	struct window window[2];
+};
+
+/* A rung of the drift ladder, see ladder.h. */
+struct rung {
+	struct clock_pair older;
+	struct clock_pair newer;
+	struct clock_pair recent; /* best of the last complete block */
+	struct clock_pair block;  /* best of the running block */
+	__u64 block_start_ns;
+	__u64 spread_ns; /* how far blocks' best pairs lie from a straight line */
+	__u32 blocks;	 /* completed since the ladder was emptied */
+	__u32 pad;
+};
+
+/* Value of map "clocks": one clock as one CPU sees it, over all its queues. */
+struct clock_state {
+	__u32 in_use;
+	__u32 key;
+	__u64 last_mono_ns;
+	__u32 epoch; /* of the model when the ladder was begun */
+	__u32 has_epoch;
+	struct clock_pair suspect; /* a pair off the line, put aside until the next one confirms or refutes it */
+	__s64 rate_q32;		   /* last figure, d(mono - hw)/dmono in units of 2^-32; 0 while too uncertain */
+	__u64 tolerance_q32;	   /* how far rate_q32 may be off */
+	__u64 rate_baseline_ns;
+	struct rung rungs[LADDER_RUNGS];
+};
+
+#endif

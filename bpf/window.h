@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Windows: opened by a packet, closed by the first packet that comes after their span, or by the flush program.
+ *
+ * The flush may interrupt the packet path (it comes as an IPI) or be interrupted by it (when it runs on the agent's own
+ * CPU). Who was there first is told by cpu_state: `busy` set: the flush leaves everything alone. `flushing` set: the
+ * packet path counts into the slot's active window and closes nothing. The flush takes a window by making the other
+ * one active, a single store; from then on nobody else touches the taken one. A window that is not active is never
+ * open, so the packet path finds a fresh one.
+ */
+#ifndef AGENT_WINDOW_H
+#define AGENT_WINDOW_H
+
+#include "compat.h"
+#include "hist.h"
+#include "ladder.h"
+#include "maps.h"
+#include "model.h"
+#include "stamp.h"
+
+#define IDLE_NS	      10000000000ULL /* unused for this long: may be given to another owner */
+#define DELAY_NONE    (-1LL)
+#define DELAY_MAX     0xffffffffU
+#define SQUARE_WEIGHT 2048 /* more segments times the largest square don't fit into 64 bits */
+
+/* The ladder of a clock on this CPU; a new one may take a free entry or one that has been idle. NULL: none free. */
+static __always_inline struct clock_state *clock_find(__u32 cpu, __u32 key)
+{
+	struct clock_state *clock, *known = NULL;
+	__u32 i;
+
+	for (i = 0; i < CLOCKS_PER_CPU; i++) {
+		clock = clocks_at(cpu * CLOCKS_PER_CPU + i);
+		if (clock && clock->in_use && clock->key == key)
+			known = clock;
+	}
+	return known;
+}
+
+static __always_inline struct clock_state *clock_claim(__u32 cpu, __u32 key, __u64 mono)
+{
+	struct clock_state *clock, *spare = NULL;
+	__u32 i;
+
+	for (i = 0; i < CLOCKS_PER_CPU; i++) {
+		clock = clocks_at(cpu * CLOCKS_PER_CPU + i);
+		if (!clock)
+			continue;
+		if (clock->in_use && clock->key == key)
+			return clock;
+		if (!clock->in_use || mono - clock->last_mono_ns > IDLE_NS)
+			spare = clock;
+	}
+	if (!spare)
+		return NULL;
+	ladder_empty(spare);
+	spare->in_use = 1;
+	spare->key = key;
+	spare->last_mono_ns = mono;
+	spare->has_epoch = 0;
+	return spare;
+}
+
+static __always_inline void window_open(struct slot *slot, struct window *window, const struct agent_config *config,
+					__u64 mono)
+{
+	struct window_record *record = &window->record;
+
+	__builtin_memset(record, 0, sizeof(*record));
+	record->ifindex = config->ifindex;
+	record->clock_key = slot->head.clock_key;
+	record->cpu = slot->head.cpu;
+	record->queue = slot->head.queue;
+	record->hook = config->hook;
+	record->stamp = config->stamp;
+	record->flags = config->sample_mask ? WINDOW_SAMPLED : 0;
+	record->delay_min_ns = DELAY_MAX;
+	window->envelope_ns = 0x7fffffffffffffffLL;
+	slot->model = model_find(slot->head.clock_key);
+	record->open_mono_ns = mono;
+	slot->head.open_mono_ns = mono;
+}
+
+/* Completes the record of a window that nobody else touches any more, and hands it out. */
+SUBPROGRAM int window_close(void *ctx, struct slot *slot, struct window *window, struct cpu_state *cpu, __u32 flags)
+{
+	struct window_record *record = &window->record;
+	struct clock_state *clock;
+
+	record->flags |= flags;
+	if (record->stamp == STAMP_NONE)
+		record->n_missing = 0;
+	else
+		record->n_stamped = record->n - record->n_missing - record->n_rejected;
+	record->n_delay = record->n_stamped - record->n_no_model;
+	if (!record->n_delay)
+		record->delay_min_ns = 0;
+	if (record->n_stamped) {
+		clock = clock_claim(record->cpu, record->clock_key, record->last_mono_ns);
+		if (clock) {
+			clock->last_mono_ns = record->last_mono_ns;
+			ladder_add(clock, record, models_at(model_find(record->clock_key)));
+		}
+	}
+	record->seq = cpu->counters.produced++;
+	cpu->counters.stamped += record->n_stamped;
+	if (events_output(ctx, record))
+		cpu->counters.lost++;
+	record->open_mono_ns = 0;
+	return 0;
+}
+
+/* The packet path found its window not open, or its span over. */
+SUBPROGRAM int window_turn(void *ctx, struct slot *slot, struct cpu_state *cpu, const struct agent_config *config,
+			   __u64 mono)
+{
+	struct window *window = &slot->window[slot->active & 1];
+
+	if (window->record.open_mono_ns) {
+		if (LOAD_ONCE(cpu->flushing))
+			return 0;
+		window_close(ctx, slot, window, cpu, 0);
+	}
+	window_open(slot, window, config, mono);
+	return 0;
+}
+
+/* Counts a stamped packet of `weight` segments; returns its delay, DELAY_NONE if unknown. */
+static __always_inline __s64 window_stamped(struct slot *slot, struct window *window, __u32 slot_index, __u64 mono,
+					    __u64 hw, __u32 weight)
+{
+	struct window_record *record = &window->record;
+	__s64 offset = mono - hw, delay;
+	struct delay_hist *hist;
+	__u64 phc, square;
+	__u32 bucket;
+
+	if (unlikely(hw <= slot->last_hw_ns)) {
+		if (hw == slot->last_hw_ns)
+			record->n_duplicate++;
+		else
+			record->n_reordered++;
+	}
+	slot->last_hw_ns = hw;
+	if (offset < window->envelope_ns) {
+		if (unlikely(!record->first.mono_ns)) {
+			record->first.mono_ns = mono;
+			record->first.hw_ns = hw;
+		}
+		window->envelope_ns = offset;
+		record->envelope.mono_ns = mono;
+		record->envelope.hw_ns = hw;
+	}
+	record->last.mono_ns = mono;
+	record->last.hw_ns = hw;
+
+	if (unlikely(!model_phc(slot->model, slot->head.clock_key, mono, &phc))) {
+		record->n_no_model += weight;
+		return DELAY_NONE;
+	}
+	delay = phc - hw;
+	if (unlikely(delay < 0)) {
+		record->n_negative += weight;
+		delay = 0;
+	}
+	if (unlikely(delay > DELAY_MAX))
+		delay = DELAY_MAX;
+	if (delay < record->delay_min_ns)
+		record->delay_min_ns = delay;
+	if (delay > record->delay_max_ns)
+		record->delay_max_ns = delay;
+	record->delay_sum_ns += delay * weight;
+	square = (delay >> 6) * (delay >> 6) * weight;
+	if (unlikely(record->delay_sq_sum + square < square || weight > SQUARE_WEIGHT))
+		record->n_saturated++;
+	else
+		record->delay_sq_sum += square;
+	bucket = hist_bucket(delay);
+	hist = hists_at(slot_index);
+	opaque(bucket);
+	if (hist && bucket < HIST_BUCKETS)
+		hist->bucket[bucket] += weight;
+	return delay;
+}
+
+#endif
