@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -59,7 +60,6 @@ class _LaneState:
     lever: str = ""
     measure: str = ""
     value: bytes = b""
-    gone: str = ""
     held_until_ns: int = 0
     record: LaneRecord = field(default_factory=LaneRecord)
 
@@ -118,11 +118,12 @@ class Controller:
         self._plans = 0
         self._last_ns = 0
         self._flight_seen_ns = 0
-        # The first plan imports SciPy: what it costs says nothing about the next.
-        self._warm = False
         self._next_plan_ns = 0
         self._level = "full"
         self.notes: list[str] = self._beginning()
+        for state in self._interfaces.values():
+            for lane in state.lanes:
+                self._refresh(state, lane, [], 0)
 
     # ---- the tick --------------------------------------------------------------------------------------------
 
@@ -149,13 +150,14 @@ class Controller:
             elif now_ns - self._flight_seen_ns > _VANISHED_NS:
                 self._abandon("its interface is gone", events, now_ns)
         elif now_ns >= self._next_plan_ns:
+            # The first assignment imports SciPy: what that costs says nothing about the next.
+            is_warm = "scipy.optimize" in sys.modules
             began_ns = time.thread_time_ns()
             for state in self._interfaces.values():
                 self._consider(state, events, now_ns)
                 if self._in_flight is not None:
                     break
-            cost_ns = time.thread_time_ns() - began_ns if self._warm else 0
-            self._warm = True
+            cost_ns = time.thread_time_ns() - began_ns if is_warm else 0
             self._next_plan_ns = now_ns + min(max(_PLAN_NS, _PLAN_SHARE * cost_ns), _PLAN_MAX_NS)
         return events
 
@@ -306,12 +308,10 @@ class Controller:
         lanes = []
         for lane in state.lanes:
             self._refresh(state, lane, events, now_ns)
-            held = lane.gone
             target = lane.targets.get(lane.lever)
-            if not held and now_ns < lane.held_until_ns:
+            held = self._why_no_lever(lane) if target is None else ""
+            if now_ns < lane.held_until_ns:
                 held = "somebody else changed it: held off"
-            if not held and target is None:
-                held = self._why_no_lever(lane)
             lanes.append(
                 Lane(
                     state.interface.name,
