@@ -173,6 +173,9 @@ class SimulatedPhc:
         self._walk_adj = wander_ppb_per_sqrt_s * (STEP_NS / 1e9) ** 0.5 * (1 << SHIFT) / _PPB
         self._random = random.Random(seed)
         self._wander = 0  # in units of adj
+        # PHC time at the start of the last segment in 2^-40 ns: without the fraction, each of 100 segments a second
+        # would lose half a nanosecond.
+        self._phc0_fine = 0
         self._segments: list[tuple[int, int, int]] = []
         self._pairs: list[tuple[int, int]] = []
         self._jumps: list[Jump] = []
@@ -188,7 +191,8 @@ class SimulatedPhc:
         if tai - time.clock_gettime_ns(time.CLOCK_REALTIME) < _PPB:  # nobody told the kernel of leap seconds
             tai += TAI_MINUS_UTC_NS
         self._pairs.append(pair)
-        self._append(self.start_mono_ns, tai)
+        self._phc0_fine = tai << SHIFT
+        self._append(self.start_mono_ns)
         self._shared["segment"][0, :] = np.array([self._segments[0]], dtype=SEGMENT_DTYPE)
         self._thread.start()
 
@@ -228,8 +232,8 @@ class SimulatedPhc:
         mono_per_raw = 1 + mono_steering_ppb() / _PPB
         return round((phc_per_raw / mono_per_raw - 1) * (1 << SHIFT))
 
-    def _append(self, mono0_ns: int, phc0_ns: int) -> None:
-        self._segments.append((mono0_ns, phc0_ns, self._adj()))
+    def _append(self, mono0_ns: int) -> None:
+        self._segments.append((mono0_ns, self._phc0_fine >> SHIFT, self._adj()))
 
     def _run(self) -> None:
         step = 0
@@ -248,14 +252,13 @@ class SimulatedPhc:
                 self._publish(self.start_mono_ns + step * STEP_NS)
 
     def _publish(self, mono0_ns: int) -> None:
-        old_mono0, old_phc0, old_adj = self._segments[-1]
-        delta = mono0_ns - old_mono0
-        phc0 = old_phc0 + delta + ((delta * old_adj) >> SHIFT)
+        old_mono0, _, old_adj = self._segments[-1]
+        self._phc0_fine += (mono0_ns - old_mono0) * ((1 << SHIFT) + old_adj)
         if self._jump_ns and mono0_ns - self.start_mono_ns >= self._jump_at_ns:
-            phc0 += self._jump_ns
+            self._phc0_fine += self._jump_ns << SHIFT
             self._jumps.append(Jump(mono0_ns, self._jump_ns))
             self._jump_ns = 0
-        self._append(mono0_ns, phc0)
+        self._append(mono0_ns)
         seq = int(self._shared["seq"][0])
         self._shared["segment"][0, (seq + 1) & 1] = self._segments[-1]
         self._shared["seq"][0] = seq + 1
