@@ -33,7 +33,6 @@ _MIN_SECONDS = 2.0
 _MAX_DRIFT_PPB = 500_000
 _MAX_JUMP_NS = 1_000_000_000_000
 _MAX_RATE_PPS = 1_000_000.0
-_CALM_S = 0.5  # traffic without background load, at first
 _JUMP_AT = 0.6  # of the run
 
 
@@ -178,10 +177,10 @@ def _demonstrate(scenario: Scenario) -> tuple[Evidence, Truth, Outside]:
         before = bed.settings()
         bed.start_consumer()
         bed.start_traffic()
-        noise_mono_ns = _bring_load(bed) if len(cpus) > 1 else None
         agent = AgentRun(bed, scenario.seconds, state_dir, evidence)
         stack.callback(agent.close)
         agent.wait_for_hello()
+        noise_mono_ns = _bring_load(bed) if len(cpus) > 1 else None
         _watch(scenario, bed, agent)
         exit_code = agent.finish()
         end_mono_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
@@ -203,8 +202,7 @@ def _demonstrate(scenario: Scenario) -> tuple[Evidence, Truth, Outside]:
 
 
 def _bring_load(bed: Testbed) -> int:
-    """Load the CPU that the packets are steered to, after a moment without; returns when, mono ns."""
-    time.sleep(_CALM_S)
+    """Load the CPU that the packets are steered to; returns when, mono ns."""
     bed.start_noise()
     _say(
         f"background load comes to CPU {bed.noise_cpu}, where the capture interface's packets are steered to"

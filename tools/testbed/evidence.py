@@ -17,6 +17,8 @@ _S = 1_000_000_000
 JUMP_KINDS = frozenset({"wrap", "bounce", "phase_step", "tai_utc", "freq_step"})
 KNOWN_STATES = frozenset({"tracking", "relative"})
 TAG_WITHIN_NS = _S
+# A verdict is dated to the start of the span in which the step fell.
+_TAG_EARLY_NS = 50_000_000
 _TAG_SIZE_TOLERANCE = 0.1
 _TAG_SIZE_TOLERANCE_NS = 20_000
 _JUMP_MARGIN_NS = 5_000_000
@@ -107,7 +109,7 @@ def match_jumps(
     for jump in jumps:
         allowed = max(_TAG_SIZE_TOLERANCE_NS, _TAG_SIZE_TOLERANCE * abs(jump.size_ns))
         for tag in left:
-            in_time = -_JUMP_MARGIN_NS <= tag["mono_ns"] - jump.mono_ns <= TAG_WITHIN_NS
+            in_time = -_TAG_EARLY_NS <= tag["mono_ns"] - jump.mono_ns <= TAG_WITHIN_NS
             if in_time and abs(tag["size_ns"] - jump.size_ns) <= allowed:
                 matched[jump] = tag
                 left.remove(tag)

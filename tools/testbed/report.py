@@ -46,7 +46,8 @@ def table(summary: dict[str, Any], title: str) -> list[str]:
     consumer = summary["consumer"]
     own_before, own_after = consumer["delay_us"]["before"], consumer["delay_us"]["after"]
     rows = [
-        ("packets", f"{summary['packets']} seen by the agent; the application got {consumer['received']} in all, lost {consumer['lost']}"),
+        ("packets", f"{summary['packets']} seen by the agent; "
+                    f"{consumer['received']} got by the application in all, {consumer['lost']} lost"),
         ("windows", f"{summary['produced']} produced = {summary['drained']} drained + {summary['lost']} lost"),
         ("drift, ppb", f"true {_shown(drift['true'])}, estimated {_shown(drift['estimated'])} "
                        f"(error {_shown(drift['error'])}), the kernel's own figure {_shown(drift['kernel'])}"),
