@@ -6,7 +6,6 @@ put back when the loop ends, however it ends; what a SIGKILL leaves, `agent rest
 
 from __future__ import annotations
 
-import importlib
 import resource
 import signal
 import socket
@@ -153,8 +152,6 @@ class Loop:
         )
         stack.callback(self._controller.close)
         self._notes += self._controller.notes
-        # The planner loads it at its first plan, which takes longer than the rings last: so before attaching.
-        importlib.import_module("scipy.optimize")
         for leaf in leaves:
             self._watches.append(self._watch(leaf, host, stack))
         self._load = LoadSampler(paths, host.topology, [leaf.name for leaf in leaves])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -150,14 +149,12 @@ class Controller:
             elif now_ns - self._flight_seen_ns > _VANISHED_NS:
                 self._abandon("its interface is gone", events, now_ns)
         elif now_ns >= self._next_plan_ns:
-            # The first assignment imports SciPy: what that costs says nothing about the next.
-            is_warm = "scipy.optimize" in sys.modules
             began_ns = time.thread_time_ns()
             for state in self._interfaces.values():
                 self._consider(state, events, now_ns)
                 if self._in_flight is not None:
                     break
-            cost_ns = time.thread_time_ns() - began_ns if is_warm else 0
+            cost_ns = time.thread_time_ns() - began_ns
             self._next_plan_ns = now_ns + min(max(_PLAN_NS, _PLAN_SHARE * cost_ns), _PLAN_MAX_NS)
         return events
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agent.control.actuators import Target
+from agent.control.assignment import linear_sum_assignment
 from agent.control.delaymodel import DelayModel, Estimate, LaneRecord
 from agent.control.quantiles import Figures
 from agent.host.cpus import CpuTopology
@@ -203,8 +204,6 @@ class _Chooser:
 
     def moves(self) -> list[_Move]:
         """The lanes that a joint assignment would move, with what is predicted when all of them move."""
-        from scipy.optimize import linear_sum_assignment
-
         lanes, cpus = self._lanes, self._cpus
         repeat = min(len(lanes), max(16, 2 * -(-len(lanes) // len(cpus))))
         columns = len(cpus) * repeat

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agent.control.actuators import Target
+from agent.control.assignment import linear_sum_assignment
 from agent.control.plan import Change, Plan
 from agent.host.cpus import CpuTopology
 from agent.host.masks import CpuMask
@@ -56,8 +57,6 @@ def plan_tx(
     if len(senders) < 2 or len(queues) < len(senders):
         reason = f"{len(senders)} CPUs send by {len(queues)} queues: they have to share"
         return Plan(ifname, (), reason, "transmit queues")
-    from scipy.optimize import linear_sum_assignment
-
     rows, columns = linear_sum_assignment(-usage.rate[np.ix_(senders, queues)])
     owner = {queues[int(j)]: {senders[int(i)]} for i, j in zip(rows, columns, strict=True)}
     others = [cpu for cpu in topology.online if cpu not in senders]
