@@ -23,6 +23,7 @@ from agent.host.masks import CpuMask
 from agent.host.model import Host, Interface
 
 _PLAN_NS = 500_000_000
+_IDLE_PLAN_NS = 1_000_000_000
 # Planning takes longer with many queues and CPUs; it is then done as rarely as keeps it below 1 % of a core.
 _PLAN_SHARE = 100
 _PLAN_MAX_NS = 2_000_000_000
@@ -40,10 +41,10 @@ _VANISHED_NS = 5_000_000_000
 _UNMEASURED = (NO_FIGURES, NO_FIGURES)
 _OTHER_OWNERS = ("irqbalance", "tuned", "irqd", "tuna")
 
-# Which delay shows what a lever does, best first: handing packets on (RPS) is seen between the hook and the stack, by
-# one clock; everything before needs the hardware stamp.
+# Which delay shows what a lever does, best first. From the hook to the stack only the handing over (RPS) is seen; what
+# comes before, where the polling CPU's own load shows, needs the hardware stamp.
 _MEASURES = {
-    "rps": ("xdp_to_stack", "hw_to_stack"),
+    "rps": ("hw_to_stack", "xdp_to_stack"),
     "irq": ("hw_to_stack", "hw_to_hook"),
     "napi": ("hw_to_stack", "hw_to_hook"),
 }
@@ -155,7 +156,9 @@ class Controller:
                 if self._in_flight is not None:
                     break
             cost_ns = time.thread_time_ns() - began_ns
-            self._next_plan_ns = now_ns + min(max(_PLAN_NS, _PLAN_SHARE * cost_ns), _PLAN_MAX_NS)
+            is_wanted = any(state.wanted for state in self._interfaces.values())
+            usual_ns = _PLAN_NS if is_wanted else _IDLE_PLAN_NS
+            self._next_plan_ns = now_ns + min(max(usual_ns, _PLAN_SHARE * cost_ns), _PLAN_MAX_NS)
         return events
 
     def set_level(self, level: str, now_ns: int) -> list[Event]:
@@ -203,10 +206,20 @@ class Controller:
             if rows:
                 state.seen_ns[measure] = now_ns
         grown = {}
+        disturbed = False
         for lane in state.lanes:
             self._follow_measure(state, lane, now_ns)
+            from_stamp = lane.measure != "xdp_to_stack"
+            disturbed = disturbed or (from_stamp and seen.clock_disturbed)
+            handed_over = lane.lever == "rps" and from_stamp and not seen.hook_is_stack
             counts = self._model.observe_lane(
-                lane.record, lane.queues, delays.get(lane.measure, {}), seen.packets, seconds, now_ns
+                lane.record,
+                lane.queues,
+                {} if disturbed else delays.get(lane.measure, {}),
+                seen.packets,
+                seconds,
+                now_ns,
+                seen.hook_delays if handed_over and not disturbed else None,
             )
             if counts is not None:
                 grown[lane.queues[0]] = counts
@@ -219,7 +232,7 @@ class Controller:
             lost=drops.lost,
             out_of_order=drops.tcp_out_of_order + seen.reordered,
             cpus=observation.load.cpus,
-            disturbed=seen.clock_disturbed and any(lane.measure != "xdp_to_stack" for lane in state.lanes),
+            disturbed=disturbed,
             tx_shared=state.tx.shared,
         )
         state.history.append((now_ns, sample))
@@ -228,14 +241,21 @@ class Controller:
         return sample
 
     def _follow_measure(self, state: _InterfaceState, lane: _LaneState, now_ns: int) -> None:
-        """Settle on the best delay that has packets; change to another only when that one fell silent."""
-        silent_since = now_ns - _SILENT_NS
-        if lane.measure and state.seen_ns.get(lane.measure, 0) >= silent_since:
+        """Measure the best delay that has packets; not while a change is judged by another."""
+        if self._in_flight is not None and lane.measure:
             return
-        best = next((m for m in _MEASURES.get(lane.lever, ()) if state.seen_ns.get(m, 0) >= silent_since), "")
+        best = next(
+            (
+                measure
+                for measure in _MEASURES.get(lane.lever, ())
+                if measure in state.seen_ns and now_ns - state.seen_ns[measure] <= _SILENT_NS
+            ),
+            "",
+        )
         if best and best != lane.measure:
             lane.measure = best
-            lane.record.cells.clear()
+            lane.record.forget()
+            state.history.clear()
 
     # ---- planning --------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ ksoftirqd has to share it.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -21,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agent.control.observation import Delays
-from agent.control.quantiles import Figures, figures
+from agent.control.quantiles import NO_FIGURES, Figures, figures
 from agent.ffi.records import HIST_BUCKETS, hist_quantile
 from agent.host.cpus import CpuTopology
 from agent.host.load import CpuLoad
@@ -31,7 +32,7 @@ _LOAD_TAU_S = 1.0
 _DELAY_TAU_S = 1.5
 _RATE_TAU_S = 1.0
 _REMEMBER_NS = 60_000_000_000
-_FRESH_NS = 1_500_000_000
+_FRESH_NS = 2_000_000_000
 _LIKE_LOAD = 0.1
 _MIN_PACKETS = 100
 _PRIOR_RESIDUAL_NS = 30_000.0
@@ -85,9 +86,19 @@ class LaneRecord:
     """The history of one lane (the queues that one lever moves together)."""
 
     cells: dict[int, _Cell] = field(default_factory=dict)
+    recent: deque[tuple[int, npt.NDArray[np.int64]]] = field(default_factory=deque)
+    """(mono ns, growth over all CPUs) of the latest ticks."""
     rate_pps: float = 0.0
     polled: dict[int, float] = field(default_factory=dict)
     """CPU → packets per second at the hook, smoothed: where the queues are polled."""
+    hook: FloatArray | None = None
+    """Delays up to the hook, fading; only where they are a part of the delays in `cells`."""
+
+    def forget(self) -> None:
+        """Drop what was measured: another delay is measured from now on."""
+        self.cells.clear()
+        self.recent.clear()
+        self.hook = None
 
     def where(self, now_ns: int) -> dict[int, float]:
         """CPU → share of the delays measured lately."""
@@ -102,9 +113,9 @@ class LaneRecord:
         )
 
     def now(self, now_ns: int) -> Figures:
-        """Delay lately, over all CPUs that served the lane."""
-        recent = [cell.counts for cell in self.cells.values() if now_ns - cell.mono_ns < _FRESH_NS]
-        return figures(np.sum(recent, axis=0)[None, :] if recent else np.zeros((1, HIST_BUCKETS)))
+        """Delay in the last two seconds, over all CPUs that served the lane."""
+        counts = [grown for mono_ns, grown in self.recent if now_ns - mono_ns < _FRESH_NS]
+        return figures(np.sum(counts, axis=0)[None, :]) if counts else NO_FIGURES
 
     def poll_cpu(self) -> int | None:
         """The CPU that polls nearly all of the lane's packets; None where several do."""
@@ -113,6 +124,13 @@ class LaneRecord:
             if total > 0 and rate >= 0.9 * total:
                 return cpu
         return None
+
+    def hook_wait_ns(self) -> tuple[float, float]:
+        """(p50, p99) of what packets wait before the hook; 0 where that is no part of the delays measured."""
+        if self.hook is None or self.hook.sum() < _MIN_PACKETS:
+            return 0.0, 0.0
+        base, p50, p99 = hist_quantile(self.hook, [0.1, 0.5, 0.99])
+        return float(p50 - base), float(p99 - base)
 
 
 class DelayModel:
@@ -151,8 +169,12 @@ class DelayModel:
         packets: Mapping[tuple[int, int], int],
         seconds: float,
         now_ns: int,
+        hook_delays: Delays | None = None,
     ) -> npt.NDArray[np.int64] | None:
-        """Take in one tick of a lane; returns the growth of its histogram over all CPUs, None without packets."""
+        """Take in one tick of a lane; returns the growth of its histogram over all CPUs, None without packets.
+
+        `hook_delays`: those up to the hook, where they are a part of `delays`.
+        """
         keep = math.exp(-seconds / _DELAY_TAU_S)
         grown: npt.NDArray[np.int64] | None = None
         queue_set = set(queues)
@@ -169,6 +191,15 @@ class DelayModel:
             cell.counts += counts
             cell.mono_ns = now_ns
             cell.soft = self.soft(cpu)
+        if grown is not None:
+            record.recent.append((now_ns, grown))
+            while now_ns - record.recent[0][0] >= _FRESH_NS:
+                record.recent.popleft()
+        if hook_delays is not None:
+            record.hook = np.zeros(HIST_BUCKETS) if record.hook is None else record.hook * keep
+            for (queue, _), counts in hook_delays.items():
+                if queue in queue_set:
+                    record.hook += counts
         self._observe_rate(record, queue_set, packets, seconds)
         return grown
 
@@ -220,17 +251,22 @@ class DelayModel:
 
     def residuals(self, records: Iterable[LaneRecord], base_ns: float, now_ns: int) -> dict[int, float]:
         """CPU → residual burst fitted from the delays measured there lately, ns."""
-        by_cpu: dict[int, npt.NDArray[np.float64]] = {}
+        by_cpu: dict[int, FloatArray] = {}
+        before_ns: dict[int, float] = {}
         for record in records:
             for cpu, cell in record.cells.items():
                 if now_ns - cell.mono_ns < _FRESH_NS:
                     by_cpu[cpu] = by_cpu.get(cpu, 0.0) + cell.counts
+                    if cpu != record.poll_cpu():
+                        before_ns[cpu] = max(before_ns.get(cpu, 0.0), record.hook_wait_ns()[1])
         fitted = {}
         for cpu, counts in by_cpu.items():
             rho = min(self.soft(cpu), _SATURATION)
             if counts.sum() >= _MIN_PACKETS and rho > 0.05:
-                p99 = float(hist_quantile(counts, 0.99))
-                residual = (p99 - base_ns) * (1 - rho) / math.log(rho / 0.01)
+                wait = max(float(hist_quantile(counts, 0.99)) - base_ns, 0.0)
+                # Of packets that were handed over, a part of the wait was on the CPU that polls.
+                here = math.sqrt(max(wait**2 - before_ns.get(cpu, 0.0) ** 2, 0.0))
+                residual = here * (1 - rho) / math.log(rho / 0.01)
                 fitted[cpu] = min(max(residual, _RESIDUAL_RANGE_NS[0]), _RESIDUAL_RANGE_NS[1])
         return fitted
 
@@ -269,6 +305,17 @@ class DelayModel:
 
 
 @dataclass(frozen=True, slots=True)
+class Handover:
+    """Packets are polled by one CPU and handed to another (RPS), or processed where they are polled."""
+
+    poll_cpu: int | None
+    """None where several CPUs poll."""
+    wait50_ns: float
+    wait99_ns: float
+    """What they wait before the hook, on the CPU that polls; 0 where the delay is measured from the hook on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Predictor:
     """The model at one moment, as arrays over the CPUs that may be chosen."""
 
@@ -281,14 +328,10 @@ class Predictor:
     scale: float
     now_ns: int
 
-    def p99_ns(self, record: LaneRecord, arriving: FloatArray, hop: FloatArray) -> FloatArray:
-        """Predicted p99, [CPU, case].
-
-        `arriving[CPU, case]`: by how much the CPU's softirq share would change, the lane's own part included;
-        `hop[CPU]`: 1 where another CPU polls and hands the packets over, else 0.
-        """
+    def p99_ns(self, record: LaneRecord, arriving: FloatArray, handover: Handover | None) -> FloatArray:
+        """Predicted p99, [CPU, case]; `arriving[CPU, case]`: by how much each CPU's softirq share changes."""
         rho = np.clip(self.soft[:, None] + arriving, 0.0, _SATURATION)
-        p99 = self.scale * (self._fixed(rho, hop) + wait_ns(rho, 0.99, self.residual_ns[:, None]))
+        p99 = self._delay_ns(rho, 0.99, handover)
         for i, cpu in enumerate(self.cpus):
             cell = record.cells.get(cpu)
             if cell is not None and self._is_known(cell):
@@ -296,22 +339,34 @@ class Predictor:
                 p99[i] = np.where(np.abs(rho[i] - cell.soft) <= _LIKE_LOAD, measured, p99[i])
         return p99
 
-    def estimate(self, record: LaneRecord, cpu: int, arriving: float, hop: bool) -> Estimate:
+    def estimate(self, record: LaneRecord, cpu: int, arriving: float, handover: Handover | None) -> Estimate:
         """The same for one CPU and case, with p50 and where it is from."""
         i = self.cpus.index(cpu)
-        rho = np.clip(self.soft[i : i + 1, None] + arriving, 0.0, _SATURATION)
+        rho = np.clip(self.soft[:, None] + arriving, 0.0, _SATURATION)
         cell = record.cells.get(cpu)
-        if cell is not None and self._is_known(cell) and abs(float(rho[0, 0]) - cell.soft) <= _LIKE_LOAD:
+        if cell is not None and self._is_known(cell) and abs(float(rho[i, 0]) - cell.soft) <= _LIKE_LOAD:
             p50, p99 = hist_quantile(cell.counts, [0.5, 0.99])
             return Estimate(float(p50), float(p99), "measured")
-        fixed = self.fixed_ns[i] + _HOP_NS * hop + _overcommit_ns(rho, self.user[i])
-        p50, p99 = (
-            self.scale * float((fixed + wait_ns(rho, p, self.residual_ns[i]))[0, 0]) for p in (0.5, 0.99)
-        )
+        p50, p99 = (float(self._delay_ns(rho, p, handover)[i, 0]) for p in (0.5, 0.99))
         return Estimate(p50, p99, "predicted")
 
-    def _fixed(self, rho: FloatArray, hop: FloatArray) -> FloatArray:
-        return (self.fixed_ns + _HOP_NS * hop)[:, None] + _overcommit_ns(rho, self.user[:, None])
+    def _delay_ns(self, rho: FloatArray, p: float, handover: Handover | None) -> FloatArray:
+        residual = self.residual_ns[:, None]
+        waits = wait_ns(rho, p, residual)
+        fixed = self.fixed_ns[:, None] + _overcommit_ns(rho, self.user[:, None])
+        if handover is not None:
+            polls = np.array([cpu == handover.poll_cpu for cpu in self.cpus])[:, None]
+            before = handover.wait50_ns if p == 0.5 else handover.wait99_ns
+            if before:
+                # Where they are polled they wait once, before the hook, and longer by what the lane's own work adds;
+                # handed over they wait twice: of two independent waits the tails add up like their squares.
+                now = wait_ns(np.clip(self.soft[:, None], 0.0, _SATURATION), p, residual)
+                grown = np.where(
+                    now > 0, before * np.clip(waits / np.maximum(now, 1.0), 1.0, 10.0), before + waits
+                )
+                waits = np.where(polls, grown, np.hypot(before, waits))
+            fixed = fixed + np.where(polls, 0.0, _HOP_NS)
+        return np.asarray(self.scale * (fixed + waits))
 
     def _is_known(self, cell: _Cell) -> bool:
         return self.now_ns - cell.mono_ns < _REMEMBER_NS and bool(cell.counts.sum() >= _MIN_PACKETS)

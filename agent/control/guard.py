@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from agent.control.observation import Counts
-from agent.control.plan import MIN_PACKETS, Plan
+from agent.control.plan import Plan
 from agent.control.quantiles import NO_FIGURES, Figures, figures
 from agent.host.load import CpuShare
 
 # p99 has to improve by this much to be worth a setting that differs from what the operator left.
 _MIN_EFFECT = 0.05
+_MIN_PACKETS = 200
 _HARM = 1.25
 _HARM_NS = 2_000.0
 _DISASTER = 2.0
@@ -127,11 +128,11 @@ class Guard:
             return self._judge_tx(flight) if due else None
         moved = {change.queues[0] for change in flight.plan.changes}
         before, after = _span(flight.baseline, moved), _span(flight.judged, moved)
-        if after.n >= MIN_PACKETS and after.p99_low_ns > _DISASTER * before.p99_high_ns:
+        if after.n >= _MIN_PACKETS and after.p99_low_ns > _DISASTER * before.p99_high_ns:
             return self._verdict(flight, "rolled_back", "p99 got much worse at once", before, after)
         if not due:
             return None
-        if after.n < MIN_PACKETS:
+        if after.n < _MIN_PACKETS:
             if elapsed < 3 * self.timing.judge_ns:
                 return None
             return self._verdict(
@@ -172,7 +173,7 @@ class Guard:
             return f"p99 got worse: {before.p99_ns / 1000:.1f} to {after.p99_ns / 1000:.1f} us"
         for queue in sorted({queue for tick in flight.baseline for queue in tick.lanes}):
             one_before, one_after = _span(flight.baseline, {queue}), _span(flight.judged, {queue})
-            if min(one_before.n, one_after.n) >= MIN_PACKETS and _worse(one_before, one_after):
+            if min(one_before.n, one_after.n) >= _MIN_PACKETS and _worse(one_before, one_after):
                 what = "moved with it" if queue in moved else "left where it was"
                 change = f"p99 {one_before.p99_ns / 1000:.1f} to {one_after.p99_ns / 1000:.1f} us"
                 return f"queue {queue}, {what}, got worse: {change}"
@@ -192,10 +193,12 @@ class Guard:
 
 
 def _span(ticks: Sequence[TickSample], queues: set[int]) -> Figures:
+    # A jump is tagged some packets after it came: the tick before the tag is as unsure.
+    told_later = [*(tick.disturbed for tick in ticks[1:]), False]
     rows = [
         sum(tick.lanes[queue] for queue in queues if queue in tick.lanes)
-        for tick in ticks
-        if not tick.disturbed and not queues.isdisjoint(tick.lanes)
+        for tick, late in zip(ticks, told_later, strict=True)
+        if not tick.disturbed and not late and not queues.isdisjoint(tick.lanes)
     ]
     return figures(np.array(rows)) if rows else NO_FIGURES
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from agent.control.actuators import Target
 from agent.control.assignment import linear_sum_assignment
-from agent.control.delaymodel import DelayModel, Estimate, LaneRecord
+from agent.control.delaymodel import DelayModel, Estimate, Handover, LaneRecord
 from agent.control.quantiles import Figures
 from agent.host.cpus import CpuTopology
 from agent.host.masks import CpuMask
@@ -19,7 +19,7 @@ from agent.host.masks import CpuMask
 # A change has to promise this much, or more where the measurement is noisier than that.
 MIN_GAIN = 0.2
 MIN_GAIN_NS = 5_000.0
-MIN_PACKETS = 200
+MIN_PACKETS = 100
 _IMPOSSIBLE = 1e15
 
 
@@ -153,7 +153,9 @@ def plan_interface(
         figure = figures[move.lane.queue]
         gain = figure.p99_ns - move.expected.p99_ns
         best = max(best, gain / figure.p99_ns)
-        if gain >= max(MIN_GAIN, figure.noise) * figure.p99_ns and gain >= MIN_GAIN_NS:
+        # Beyond noise: below the interval of what is measured. Its upper end says nothing against moving away.
+        certain = move.expected.p99_ns < figure.p99_low_ns
+        if certain and gain >= MIN_GAIN * figure.p99_ns and gain >= MIN_GAIN_NS:
             worth.append(move)
     now_p99 = _weighted([(lane.record.rate_pps, figures[lane.queue].p99_ns) for lane in ready])
     if not worth:
@@ -213,7 +215,7 @@ class _Chooser:
             weight = max(lane.record.rate_pps, 1.0)
             here = np.array([self._where[i].get(cpu, 0.0) for cpu in cpus])
             arriving = self._own[i] * (1 - here)[:, None] + further[None, :]
-            p99 = self._predictor.p99_ns(lane.record, arriving, self._hops(lane))
+            p99 = self._predictor.p99_ns(lane.record, arriving, self._handover(lane))
             p99[~self._options(lane)] = np.inf
             cost[i, :columns] = np.minimum(weight * p99, _IMPOSSIBLE).ravel()
             stay = self._figures[lane.queue].p99_ns
@@ -232,15 +234,15 @@ class _Chooser:
         moves = []
         for i, cpu in sorted(picked.items()):
             lane = self._lanes[i]
-            hop = bool(self._hops(lane)[self._cpus.index(cpu)])
-            expected = self._predictor.estimate(lane.record, cpu, arriving.get(cpu, 0.0), hop)
+            expected = self._predictor.estimate(
+                lane.record, cpu, arriving.get(cpu, 0.0), self._handover(lane)
+            )
             moves.append(_Move(lane, cpu, self._value(lane, cpu), expected))
         return moves
 
-    def _hops(self, lane: Lane) -> npt.NDArray[np.float64]:
-        """1 for the CPUs that would get the lane's packets from another CPU, which polls them."""
-        poll_cpu = lane.record.poll_cpu()
-        return np.array([float(lane.lever == "rps" and cpu != poll_cpu) for cpu in self._cpus])
+    @staticmethod
+    def _handover(lane: Lane) -> Handover | None:
+        return Handover(lane.record.poll_cpu(), *lane.record.hook_wait_ns()) if lane.lever == "rps" else None
 
     def _options(self, lane: Lane) -> npt.NDArray[np.bool_]:
         """The CPUs that the lane may be sent to. Where it is now is none of them: staying has a column of its own."""
@@ -333,8 +335,10 @@ def _why_none_movable(lanes: Sequence[Lane]) -> str:
 def _why_not_worth(moves: Sequence[_Move], best: float, figures: Mapping[int, Figures]) -> str:
     if not moves:
         return "every queue is where its predicted p99 is lowest, within the hysteresis"
-    noise = max(figure.noise for figure in figures.values())
-    return f"best predicted gain {best:.0%}, below the {max(MIN_GAIN, noise):.0%} that it takes"
+    if best < MIN_GAIN:
+        return f"best predicted gain {best:.0%}, below the {MIN_GAIN:.0%} that it takes"
+    low = max(figures[move.lane.queue].p99_low_ns for move in moves)
+    return f"best predicted gain {best:.0%}, but not beyond noise: p99 may be as low as {_us(low)} us now"
 
 
 def _describe(moves: Sequence[_Move], figures: Mapping[int, Figures]) -> str:

@@ -24,7 +24,8 @@ TICK_NS = 100_000_000
 class SimulatedHost:
     """CPUs with a background softirq load, and one veth whose packets wait behind it where RPS sends them.
 
-    The wait is exponential with mean R/(1-ρ), for the share ρ of packets that find the CPU busy.
+    The wait is exponential with mean R/(1-ρ), for the share ρ of packets that find the CPU busy. Packets wait on the
+    CPU that polls, before the hook, and again on the one that RPS hands them to.
     """
 
     def __init__(
@@ -44,8 +45,10 @@ class SimulatedHost:
         self.packets_per_tick = 500
         self.drops: Callable[[CpuMask], int] = lambda mask: 0
         self.out_of_order = 0
+        self.stamped = True
+        """Packets carry hardware stamps."""
         self.delay_on: Callable[[int], float] | None = None
-        """Overrides the mean delay on a CPU."""
+        """Overrides the mean delay behind the hook, on a CPU."""
         self.tx: npt.NDArray[np.int64] | None = None
         self.now_ns = 1_000_000_000
         self.rng = np.random.default_rng(7)
@@ -75,23 +78,37 @@ class SimulatedHost:
     def observe(self) -> Observation:
         """One tick later."""
         self.now_ns += TICK_NS
-        delays: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
+        hook: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
+        hw_to_stack: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
+        xdp_to_stack: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
         packets: dict[tuple[int, int], int] = {}
         used = CpuMask()
         for queue in range(self.queues):
             cpus = self.cpus_of(queue)
             used |= CpuMask.of(cpus)
-            for cpu in cpus:
-                drawn = self._delays(cpu, self.packets_per_tick // len(cpus))
-                counts = np.bincount(hist_bucket(drawn), minlength=HIST_BUCKETS)
-                delays[queue, cpu] = delays.get((queue, cpu), np.zeros(HIST_BUCKETS, np.int64)) + counts
             packets[queue, self.poll_cpu] = self.packets_per_tick
+            for cpu in cpus:
+                n = self.packets_per_tick // len(cpus)
+                before = self.base_ns + self._waits(self.poll_cpu, n)
+                handed_over = bool(CpuMask.parse_mask(self.rps_path(queue).read_text()))
+                after = 1_000 + self._waits(cpu, n) if handed_over else np.full(n, 500.0)
+                if self.delay_on is not None:
+                    after = self.rng.exponential(self.delay_on(cpu), n)
+                _add(hook, (queue, self.poll_cpu), before)
+                _add(hw_to_stack, (queue, cpu), before + after)
+                _add(xdp_to_stack, (queue, cpu), after)
         shares = {
             cpu: CpuShare(idle=1 - soft, user=0.0, softirq=soft, irq=0.0, busy=soft)
             for cpu, soft in self.soft.items()
         }
         drops = Drops(softnet=self.drops(used), tcp_out_of_order=self.out_of_order)
-        interface = InterfaceObservation(xdp_to_stack=delays, packets=packets, tx_packets=self.tx)
+        interface = InterfaceObservation(
+            hook_delays=hook if self.stamped else {},
+            hw_to_stack=hw_to_stack if self.stamped else {},
+            xdp_to_stack=xdp_to_stack,
+            packets=packets,
+            tx_packets=self.tx,
+        )
         return Observation(CpuLoad(0.1, shares, drops), {"veth0": interface})
 
     def run(self, controller: Controller, ticks: int) -> list[Event]:
@@ -102,9 +119,13 @@ class SimulatedHost:
         self.events += events
         return events
 
-    def _delays(self, cpu: int, n: int) -> npt.NDArray[np.int64]:
-        if self.delay_on is not None:
-            return (self.base_ns + self.rng.exponential(self.delay_on(cpu), n)).astype(np.int64)
+    def _waits(self, cpu: int, n: int) -> npt.NDArray[np.float64]:
         rho = self.soft[cpu]
-        waits = self.rng.exponential(self.residual_ns / (1 - rho), n) * (self.rng.random(n) < rho)
-        return (self.base_ns + self.rng.exponential(500, n) + waits).astype(np.int64)
+        return self.rng.exponential(self.residual_ns / (1 - rho), n) * (self.rng.random(n) < rho)
+
+
+def _add(
+    rows: dict[tuple[int, int], npt.NDArray[np.int64]], key: tuple[int, int], delays: npt.NDArray[np.float64]
+) -> None:
+    counts = np.bincount(hist_bucket(delays.astype(np.int64)), minlength=HIST_BUCKETS)
+    rows[key] = rows[key] + counts if key in rows else counts
