@@ -23,6 +23,8 @@ def picture(evidence: Evidence, outside: Outside, jumps: tuple[Jump, ...], unico
     marks += [(jump.mono_ns, f"the PHC steps by {jump.size_ns:+d} ns") for jump in jumps]
     if outside.noise_mono_ns is not None:
         marks.append((outside.noise_mono_ns, "background load comes"))
+    if evidence.goodbye is not None:
+        marks.append((evidence.goodbye["mono_ns"], "the agent ends, settings put back"))
     first_of_plan = {
         change["plan"]: change for change in reversed(evidence.changes) if change["outcome"] == "applied"
     }
