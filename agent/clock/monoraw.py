@@ -33,14 +33,11 @@ class MonoRaw:
         self._base_ns = 0
         self._steering_ppb = 0.0
         self._kink_ns = 0.0
+        self.rate_ppb = 0.0
+        """d(mono - raw)/draw now, in ppb: the dialled frequency plus what is slewed besides."""
         self._history: deque[tuple[int, int, float]] = deque(maxlen=_HISTORY)
         self.mono_ns = 0
         self.raw_ns = 0
-
-    @property
-    def rate_ppb(self) -> float:
-        """d(mono - raw)/draw now, in ppb: the dialled frequency plus what is slewed besides."""
-        return self._bank.estimate().drift_ppb
 
     @property
     def rate_sigma_ppb(self) -> float:
@@ -62,6 +59,7 @@ class MonoRaw:
         elif raw > self.raw_ns:
             self._follow(raw, mono - raw - self._base_ns, var, dialled)
         self._steering_ppb = dialled
+        self.rate_ppb = bank.drift_ppb
         if raw >= self.raw_ns:
             self.mono_ns, self.raw_ns = mono, raw
             theta, _ = bank.forecast(0.0)
@@ -96,7 +94,7 @@ class MonoRaw:
         now = (raw - self._raw0_ns) * 1e-9
         span = now - bank.time_s
         bank.advance(now)
-        rate = self.rate_ppb
+        rate = bank.drift_ppb
         change = dialled - self._steering_ppb
         if change:
             # Some time in the span it was dialled: half of it on average, +- span/sqrt(12).
@@ -109,4 +107,4 @@ class MonoRaw:
             bank.release_drift((residual / span) ** 2, residual * residual)
         bank.update(ahead, var)
         # A kink in the middle of the span is a quarter of change x span from the chord; half of that is sigma.
-        self._kink_ns = abs(self.rate_ppb - rate) * span / 8.0
+        self._kink_ns = abs(bank.drift_ppb - rate) * span / 8.0

@@ -57,7 +57,7 @@ class Track:
     def advance(self, local_ns: int) -> None:
         """Predict up to `local_ns`."""
         self.bank.advance(self.seconds(local_ns))
-        theta = self.bank.estimate().theta_ns
+        theta, _ = self.bank.forecast(0.0)
         if abs(theta) > _FOLD_NS:
             whole = round(theta)
             self.bank.shift(-whole)

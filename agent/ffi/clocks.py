@@ -15,6 +15,7 @@ _ffi, _lib = _native.ffi, _native.lib
 _FREQ_UNITS_PER_PPM = 65536  # timex.freq is ppm with 16 fractional bits (adjtimex(2))
 _NOMINAL_TICK_US = 10_000  # USER_HZ = 100
 _PPB_PER_TICK_US = 100_000  # 1 us in 10 ms
+_PAIR_FIELDS = tuple(name for name, _ in _ffi.typeof("struct agent_clock_pair").fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,9 @@ class ClockPairs:
 
     def best(self) -> int:
         """The row whose mono read was bracketed most narrowly (ties: whose other brackets are narrowest)."""
-        others = self.realtime_width_ns + self.tai_width_ns
-        return int(np.lexsort((others, self.width_ns))[0])
+        others = (self.realtime_width_ns + self.tai_width_ns).tolist()
+        widths = self.width_ns.tolist()
+        return min(range(len(widths)), key=lambda row: (widths[row], others[row]))
 
 
 def clock_pairs(n: int) -> ClockPairs:
@@ -49,20 +51,16 @@ def clock_pairs(n: int) -> ClockPairs:
     err = _lib.agent_clock_pairs(rows, n)
     if err:
         raise call_error("read the kernel's clocks", err)
-    table = np.frombuffer(_ffi.buffer(rows), dtype=np.int64).reshape(n, -1)
-    columns = {name: i for i, (name, _) in enumerate(_ffi.typeof("struct agent_clock_pair").fields)}
-
-    def column(name: str) -> IntArray:
-        return table[:, columns[name]].copy()
-
+    table = np.frombuffer(_ffi.buffer(rows), dtype=np.int64).reshape(n, -1).T.copy()
+    columns = dict(zip(_PAIR_FIELDS, table, strict=True))
     return ClockPairs(
-        mono_ns=column("mono_ns"),
-        raw_ns=column("raw_ns"),
-        realtime_ns=column("realtime_ns"),
-        tai_ns=column("tai_ns"),
-        width_ns=column("mono_width_ns"),
-        realtime_width_ns=column("realtime_width_ns"),
-        tai_width_ns=column("tai_width_ns"),
+        mono_ns=columns["mono_ns"],
+        raw_ns=columns["raw_ns"],
+        realtime_ns=columns["realtime_ns"],
+        tai_ns=columns["tai_ns"],
+        width_ns=columns["mono_width_ns"],
+        realtime_width_ns=columns["realtime_width_ns"],
+        tai_width_ns=columns["tai_width_ns"],
     )
 
 
