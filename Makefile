@@ -17,7 +17,7 @@ ARCH    := $(shell uname -m | sed 's/x86_64/x86/;s/aarch64/arm64/')
 
 BPF_OBJECTS := $(patsubst bpf/%.bpf.c,$(BPF_DIR)/%.bpf.o,$(wildcard bpf/*.bpf.c))
 BPF_HEADERS := $(wildcard bpf/*.h)
-TESTBED     := build/testbed/trafficgen build/testbed/consumer
+TESTBED     := $(patsubst tools/testbed/%.c,build/testbed/%,$(wildcard tools/testbed/*.c))
 
 .PHONY: all demo test bpf unload bench lint format clean deps
 all: $(VENV)/.installed $(BPF_OBJECTS)
@@ -38,7 +38,7 @@ $(BPF_DIR)/%.bpf.o: bpf/%.bpf.c $(BPF_HEADERS) build/.deps
 		-Wall -Werror -c $< -o $@
 	$(STRIP) -g $@
 
-build/testbed/%: tools/testbed/%.c build/.deps
+build/testbed/%: tools/testbed/%.c tools/testbed/payload.h build/.deps
 	@mkdir -p $(@D)
 	$(CC) -O2 -g -Wall -Wextra -Werror -o $@ $< -lpthread -lm
 
