@@ -35,12 +35,13 @@ _REMEMBER_NS = 60_000_000_000
 _FRESH_NS = 2_000_000_000
 _LIKE_LOAD = 0.1
 _MIN_PACKETS = 100
+_BASE_QUANTILE = 0.1
 _PRIOR_RESIDUAL_NS = 30_000.0
 _RESIDUAL_RANGE_NS = (3_000.0, 5_000_000.0)
 _PRIOR_SERVICE_NS = 2_000.0
 _SERVICE_RANGE_NS = (200.0, 30_000.0)
 _SATURATION = 0.98
-_HOP_NS = 2_000.0
+_HOP_NS = 4_000.0
 _NUMA_NS = 2_000.0
 _SIBLING_NS = 3_000.0
 _USER_NS = 2_000.0
@@ -79,6 +80,15 @@ class _Cell:
     counts: npt.NDArray[np.float64]
     mono_ns: int
     soft: float
+
+
+@dataclass(frozen=True, slots=True)
+class HookDelay:
+    """Delay up to the hook: of a packet that waits for nobody, and quantiles of the wait on the CPU that polls."""
+
+    base_ns: float
+    wait50_ns: float
+    wait99_ns: float
 
 
 @dataclass(slots=True)
@@ -125,12 +135,12 @@ class LaneRecord:
                 return cpu
         return None
 
-    def hook_wait_ns(self) -> tuple[float, float]:
-        """(p50, p99) of what packets wait before the hook; 0 where that is no part of the delays measured."""
+    def hook_delay(self) -> HookDelay | None:
+        """The delay up to the hook; None where that is no part of the delays measured."""
         if self.hook is None or self.hook.sum() < _MIN_PACKETS:
-            return 0.0, 0.0
-        base, p50, p99 = hist_quantile(self.hook, [0.1, 0.5, 0.99])
-        return float(p50 - base), float(p99 - base)
+            return None
+        base, p50, p99 = hist_quantile(self.hook, [_BASE_QUANTILE, 0.5, 0.99])
+        return HookDelay(float(base), float(p50 - base), float(p99 - base))
 
 
 class DelayModel:
@@ -247,7 +257,7 @@ class DelayModel:
             for cell in record.cells.values()
             if cell.counts.sum() >= _MIN_PACKETS
         ]
-        return float(np.nanmin(hist_quantile(np.array(cells), 0.1))) if cells else 0.0
+        return float(np.nanmin(hist_quantile(np.array(cells), _BASE_QUANTILE))) if cells else 0.0
 
     def residuals(self, records: Iterable[LaneRecord], base_ns: float, now_ns: int) -> dict[int, float]:
         """CPU → residual burst fitted from the delays measured there lately, ns."""
@@ -257,8 +267,9 @@ class DelayModel:
             for cpu, cell in record.cells.items():
                 if now_ns - cell.mono_ns < _FRESH_NS:
                     by_cpu[cpu] = by_cpu.get(cpu, 0.0) + cell.counts
-                    if cpu != record.poll_cpu():
-                        before_ns[cpu] = max(before_ns.get(cpu, 0.0), record.hook_wait_ns()[1])
+                    hook = record.hook_delay()
+                    if hook is not None and cpu != record.poll_cpu():
+                        before_ns[cpu] = max(before_ns.get(cpu, 0.0), hook.wait99_ns)
         fitted = {}
         for cpu, counts in by_cpu.items():
             rho = min(self.soft(cpu), _SATURATION)
@@ -283,7 +294,8 @@ class DelayModel:
             soft=np.array([state.soft for state in states]),
             user=np.array([state.user for state in states]),
             residual_ns=np.array([fitted.get(cpu, usual) for cpu in cpus]),
-            fixed_ns=base_ns + np.array([self._penalty_ns(cpu, node) for cpu in cpus]),
+            base_ns=base_ns,
+            penalty_ns=np.array([self._penalty_ns(cpu, node) for cpu in cpus]),
             scale=math.exp(self.log_bias),
             now_ns=now_ns,
         )
@@ -310,9 +322,8 @@ class Handover:
 
     poll_cpu: int | None
     """None where several CPUs poll."""
-    wait50_ns: float
-    wait99_ns: float
-    """What they wait before the hook, on the CPU that polls; 0 where the delay is measured from the hook on."""
+    hook: HookDelay | None
+    """None where the delay is measured from the hook on: the polling CPU's load then stands for what is not seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,8 +334,10 @@ class Predictor:
     soft: FloatArray
     user: FloatArray
     residual_ns: FloatArray
-    fixed_ns: FloatArray
-    """Delay without any wait: the base and what the CPU's place costs."""
+    base_ns: float
+    """Delay without any wait, as far as it was ever seen."""
+    penalty_ns: FloatArray
+    """What the CPU's place costs: another node, a busy sibling, a consumer there."""
     scale: float
     now_ns: int
 
@@ -353,19 +366,22 @@ class Predictor:
     def _delay_ns(self, rho: FloatArray, p: float, handover: Handover | None) -> FloatArray:
         residual = self.residual_ns[:, None]
         waits = wait_ns(rho, p, residual)
-        fixed = self.fixed_ns[:, None] + _overcommit_ns(rho, self.user[:, None])
+        base: FloatArray | float = self.base_ns
         if handover is not None:
             polls = np.array([cpu == handover.poll_cpu for cpu in self.cpus])[:, None]
-            before = handover.wait50_ns if p == 0.5 else handover.wait99_ns
-            if before:
+            base = np.where(polls, self.base_ns, self.base_ns + _HOP_NS)
+            hook = handover.hook
+            if hook is not None:
                 # Where they are polled they wait once, before the hook, and longer by what the lane's own work adds;
                 # handed over they wait twice: of two independent waits the tails add up like their squares.
+                before = hook.wait50_ns if p == 0.5 else hook.wait99_ns
                 now = wait_ns(np.clip(self.soft[:, None], 0.0, _SATURATION), p, residual)
-                grown = np.where(
+                longer = np.where(
                     now > 0, before * np.clip(waits / np.maximum(now, 1.0), 1.0, 10.0), before + waits
                 )
-                waits = np.where(polls, grown, np.hypot(before, waits))
-            fixed = fixed + np.where(polls, 0.0, _HOP_NS)
+                waits = np.where(polls, longer, np.hypot(before, waits))
+                base = np.where(polls, hook.base_ns, np.minimum(self.base_ns, hook.base_ns + _HOP_NS))
+        fixed = base + self.penalty_ns[:, None] + _overcommit_ns(rho, self.user[:, None])
         return np.asarray(self.scale * (fixed + waits))
 
     def _is_known(self, cell: _Cell) -> bool:

@@ -242,7 +242,7 @@ class _Chooser:
 
     @staticmethod
     def _handover(lane: Lane) -> Handover | None:
-        return Handover(lane.record.poll_cpu(), *lane.record.hook_wait_ns()) if lane.lever == "rps" else None
+        return Handover(lane.record.poll_cpu(), lane.record.hook_delay()) if lane.lever == "rps" else None
 
     def _options(self, lane: Lane) -> npt.NDArray[np.bool_]:
         """The CPUs that the lane may be sent to. Where it is now is none of them: staying has a column of its own."""

@@ -176,3 +176,17 @@ def test_names_of_actuators() -> None:
         allowed_actuators(allow=["irqs"])
     with pytest.raises(UsageError, match="not in this version"):
         allowed_actuators(allow=["coalesce"])
+
+
+def test_a_read_only_procfs_is_found_at_the_start(nic: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening for write is refused already; nothing is written to find out, and the remedy is named."""
+    assert IrqActuator(nic).problem() is None
+
+    def refuse(path: Path, flags: int) -> int:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr("agent.control.actuators.os.open", refuse)
+    problem = IrqActuator(nic).problem()
+    assert problem is not None
+    assert "ProtectKernelTunables" in problem
+    assert "smp_affinity" in problem
