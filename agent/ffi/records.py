@@ -125,6 +125,9 @@ def hist_edges_ns() -> IntArray:
 
 
 _EDGES_NS = hist_edges_ns()
+_LOWER_NS = _EDGES_NS[:-1].astype(np.float64)
+# The last bucket is open: its quantiles are its lower edge.
+_WIDTH_NS = np.append(np.diff(_EDGES_NS[:-1]), 0).astype(np.float64)
 
 
 def hist_bucket(delay_ns: npt.ArrayLike) -> IntArray:
@@ -142,21 +145,19 @@ def hist_quantile(counts: npt.ArrayLike, q: npt.ArrayLike) -> FloatArray:
     quantiles = np.asarray(q, dtype=np.float64)
     if counts.shape[-1] != HIST_BUCKETS:
         raise ValueError(f"a delay histogram has {HIST_BUCKETS} buckets, not {counts.shape[-1]}")
-    lower = _EDGES_NS[:-1].astype(np.float64)
-    width = np.diff(_EDGES_NS).astype(np.float64)
-    width[-1] = 0.0
-    cumulative = np.cumsum(counts, axis=-1)
-    total = cumulative[..., -1]
-    out = np.empty((*counts.shape[:-1], quantiles.size))
-    for i, quantile in enumerate(quantiles.ravel()):
-        rank = total * quantile
-        # The first bucket that reaches the rank; for rank 0 the first one that holds anything.
-        reached = (cumulative >= rank[..., None]) & (cumulative > 0)
-        bucket = reached.argmax(axis=-1)[..., None]
-        inside = np.take_along_axis(counts, bucket, axis=-1)[..., 0]
-        before = np.take_along_axis(cumulative, bucket, axis=-1)[..., 0] - inside
-        with np.errstate(invalid="ignore", divide="ignore"):
-            fraction = np.clip((rank - before) / inside, 0.0, 1.0)
-        out[..., i] = lower[bucket[..., 0]] + fraction * width[bucket[..., 0]]
-    out[total == 0] = np.nan
+    rows = counts.reshape(-1, HIST_BUCKETS)
+    cumulative = rows.cumsum(axis=1)
+    rank = cumulative[:, -1:] * quantiles.ravel()
+    bucket = np.zeros(rank.shape, dtype=np.intp)
+    # Histograms are few and long: a binary search in each beats comparing every bucket of all.
+    for row, reached in enumerate(cumulative):
+        if reached[-1] > 0:
+            # The first bucket that reaches the rank; for rank 0 the first one that holds anything.
+            first = reached.searchsorted(0.0, side="right")
+            np.maximum(reached.searchsorted(rank[row]), first, out=bucket[row])
+    at = np.arange(len(rows))[:, None]
+    inside = rows[at, bucket]
+    with np.errstate(invalid="ignore"):  # 0/0, so NaN, for an empty histogram
+        fraction = (rank - (cumulative[at, bucket] - inside)) / inside
+    out = _LOWER_NS[bucket] + np.minimum(np.maximum(fraction, 0.0), 1.0) * _WIDTH_NS[bucket]
     return out.reshape(counts.shape[:-1] + quantiles.shape)
