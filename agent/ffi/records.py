@@ -160,4 +160,5 @@ def hist_quantile(counts: npt.ArrayLike, q: npt.ArrayLike) -> FloatArray:
     with np.errstate(invalid="ignore"):  # 0/0, so NaN, for an empty histogram
         fraction = (rank - (cumulative[at, bucket] - inside)) / inside
     out = _LOWER_NS[bucket] + np.minimum(np.maximum(fraction, 0.0), 1.0) * _WIDTH_NS[bucket]
-    return out.reshape(counts.shape[:-1] + quantiles.shape)
+    shaped: FloatArray = out.reshape(counts.shape[:-1] + quantiles.shape)
+    return shaped
