@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -156,6 +156,10 @@ class Capture:
         if overdue.any():
             cpus = np.unique(np.flatnonzero(overdue) // (len(self._slots) // self.target.cpu_count))
             flush_cpus(self._object.prog_fd("flush"), cpus.tolist())
+
+    def follow_cpus(self, online: Iterable[int]) -> list[int]:
+        """Open rings on CPUs that came online since; returns which."""
+        return [cpu for cpu in online if cpu not in self._rings.fds and self._rings.add_cpu(cpu)]
 
     def drain(self) -> npt.NDArray[np.void]:
         """The windows closed since the last drain: a view of WINDOW_DTYPE[n], valid until the next call."""

@@ -6,6 +6,7 @@ put back when the loop ends, however it ends; what a SIGKILL leaves, `agent rest
 
 from __future__ import annotations
 
+import gc
 import resource
 import signal
 import socket
@@ -35,9 +36,10 @@ from agent.ffi.phc import Phc, PhcBusyError, PhcGoneError
 from agent.ffi.records import CLOCK_KEY_NONE, CLOCK_KEY_PHC, HIST_BUCKETS, WINDOW_DTYPE, WindowArray
 from agent.hooks import read_facts
 from agent.host.load import Drops, LoadSampler
+from agent.host.masks import CpuMask
 from agent.host.model import Host, Interface, read_host
 from agent.host.netlink import query_links
-from agent.host.paths import HostPaths, read_int
+from agent.host.paths import HostPaths, read_int, read_text
 from agent.options import RunOptions
 from agent.pins import unpin
 from agent.telemetry.encode import Encoder, delay_rows, host_facts
@@ -133,6 +135,9 @@ class Loop:
         with ExitStack() as stack:
             self._open(stack)
             self._hello()
+            # What start-up left behind is freed, and what it built stays: later collections need not visit it.
+            gc.collect()
+            gc.freeze()
             reason = self._ticks()
             return self._close(reason)
 
@@ -240,12 +245,14 @@ class Loop:
         """Ring → array → clock → the kernel's model, for every interface."""
         steering = adjtimex_state()
         frozen = self._degrade.level.name in ("frozen", "safe")
-        for watch in self._present():
+        for watch in self._watches:
+            if watch.gone:
+                continue
             name = watch.interface.name
             watch.capture.flush_overdue(mono_ns)
             windows = watch.capture.drain()
             pairs = clock_pairs(_PAIRS)
-            self._put_all(self._encoder.windows(mono_ns, name, windows))
+            frames: list[Frame] = [*self._encoder.windows(mono_ns, name, windows)]
             watch.count(windows)
             for key, own in _by_clock(windows):
                 watch.clock(key, self._options.base_delay_ns).observe_windows(own, pairs)
@@ -256,15 +263,16 @@ class Loop:
                     watch.models.write(clock.key, report.model)
                 jumped = any(tag.kind in _JUMPS for tag in report.tags)
                 watch.disturbed |= jumped or report.state not in ("tracking", "relative")
-                self._output.put(self._encoder.clock(name, clock.kind, report))
+                frames.append(self._encoder.clock(name, clock.kind, report))
+            # Only now: the writer's thread wakes once, and not in the middle of all this.
+            self._put_all(frames)
 
-    def _present(self) -> list[Watch]:
-        """The interfaces that are still there; one that went away is told once."""
+    def _notice_gone(self) -> None:
+        """Mark the interfaces that went away, and tell it, once."""
         for watch in self._watches:
             if not watch.gone and not _is_present(watch.interface):
                 watch.gone = True
                 self._notes.append(f"{watch.interface.name} is gone, and the programs on it with it")
-        return [watch for watch in self._watches if not watch.gone]
 
     def _anchor(self, watch: Watch, pairs: ClockPairs) -> None:
         """Read the PHC within its budget, and give the burst to the interface's own clock."""
@@ -292,6 +300,7 @@ class Loop:
 
     def _control(self, mono_ns: int) -> None:
         """Delays and load → plan → change → effect; every event told."""
+        self._notice_gone()
         load = self._load.sample(mono_ns)
         span_ns, self._control_mono_ns = mono_ns - self._control_mono_ns, mono_ns
         seen = {}
@@ -346,6 +355,10 @@ class Loop:
     def _health(self, mono_ns: int) -> None:
         """Tell, once a second, whether the agent and the host keep up; step down where they do not."""
         span_ns = mono_ns - self._health_mono_ns
+        online = CpuMask.parse_list(read_text(HostPaths().cpu / "online") or "")
+        for watch in self._watches:
+            if not watch.gone:
+                self._notes += [f"CPU {cpu} came online" for cpu in watch.capture.follow_cpus(online)]
         cpu_ns = time.process_time_ns()
         cpu_percent = 100.0 * (cpu_ns - self._health_cpu_ns) / span_ns
         lost = sum(watch.capture.counters()["lost"] for watch in self._watches)
