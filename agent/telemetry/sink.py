@@ -82,7 +82,8 @@ class Sink:
             if self._closed_reason is not None or (len(frame) > self._max_bytes and not keep):
                 self._count_drop(frame)
                 return
-            idle = not self._queue
+            # A writer that is busy looks into the queue again before it waits.
+            idle = not self._queue and not self._unsent
             self._queue.append(_Queued(frame, keep))
             self._queued_bytes += len(frame)
             self._drop_oldest()
