@@ -498,11 +498,12 @@ class Envelope:
             k: level for k, level in levels.items() if self._paths[k].known and not self._paths[k].base_ns
         }
         for key, level in levels.items():
+            path = self._paths[key]
             others = [low for k, low in lowest.items() if k != key]
             if others:
-                self._paths[key].learn_base(mono_ns, level - min(others))
-            elif not self._paths[key].known:
-                self._paths[key].learn_base(mono_ns, level - offset_ns)
+                path.learn_base(mono_ns, level - min(others))
+            elif not path.known:
+                path.learn_base(mono_ns, level - offset_ns)
         if len(self._paths) > len(levels):
             gone = [k for k, p in self._paths.items() if mono_ns - p.last_mono_ns > _PATH_FORGET_NS]
             for key in gone:

@@ -99,6 +99,11 @@ class DriftBank:
             m.p01 += dt * (m.p11 + 0.5 * walk)
             m.p11 += walk
 
+    @property
+    def rough_theta_ns(self) -> float:
+        """One member's offset: near enough to see whether the caller's base is still close."""
+        return self._members[0].theta
+
     def forecast(self, horizon_s: float) -> tuple[float, float]:
         """Return (offset in ns, its variance) `horizon_s` after the bank's time, noise of the way included."""
         mean = 0.0

@@ -57,7 +57,7 @@ class Track:
     def advance(self, local_ns: int) -> None:
         """Predict up to `local_ns`."""
         self.bank.advance(self.seconds(local_ns))
-        theta, _ = self.bank.forecast(0.0)
+        theta = self.bank.rough_theta_ns
         if abs(theta) > _FOLD_NS:
             whole = round(theta)
             self.bank.shift(-whole)

@@ -76,7 +76,10 @@ class LoadSampler:
     def __init__(self, paths: HostPaths, topology: CpuTopology, ifnames: Iterable[str] = ()) -> None:
         self._paths = paths
         self._topology = topology
-        self._ifnames = tuple(ifnames)
+        # /proc/net is the *process's* namespace (that of its first thread); thread-self is ours.
+        own = paths.proc / "thread-self/net"
+        self._net = own if own.exists() else paths.proc / "net"
+        self._statistics = [paths.net(name) / "statistics" for name in ifnames]
         self._before: _Snapshot | None = None
 
     def sample(self, mono_ns: int) -> CpuLoad:
@@ -102,21 +105,14 @@ class LoadSampler:
         return CpuLoad((now.mono_ns - before.mono_ns) / 1e9, cpus, drops)
 
     def _read(self, mono_ns: int) -> _Snapshot:
-        netstat = _table(read_text(self._net("netstat")), "TcpExt")
-        snmp = _table(read_text(self._net("snmp")), "Udp")
         return _Snapshot(
             mono_ns=mono_ns,
             times=self._times(),
-            softnet=_softnet(read_text(self._net("softnet_stat")) or ""),
-            socket=snmp.get("RcvbufErrors", 0),
-            interface=sum(self._interface_drops(name) for name in self._ifnames),
-            out_of_order=netstat.get("TCPOFOQueue", 0),
+            softnet=_softnet(read_text(self._net / "softnet_stat") or ""),
+            socket=_counter(read_text(self._net / "snmp"), "Udp", "RcvbufErrors"),
+            interface=sum(_interface_drops(statistics) for statistics in self._statistics),
+            out_of_order=_counter(read_text(self._net / "netstat"), "TcpExt", "TCPOFOQueue"),
         )
-
-    def _net(self, name: str) -> Path:
-        # /proc/net is the *process's* namespace (that of its first thread); thread-self is ours.
-        own = self._paths.proc / "thread-self/net" / name
-        return own if own.exists() else self._paths.proc / "net" / name
 
     def _times(self) -> dict[int, tuple[float, ...]]:
         psutil.PROCFS_PATH = str(self._paths.proc)
@@ -131,14 +127,6 @@ class LoadSampler:
             cpu: (row.idle + row.iowait, row.user + row.nice, row.system, row.softirq, row.irq, row.steal)
             for cpu, row in zip(online, rows, strict=True)
         }
-
-    def _interface_drops(self, ifname: str) -> int:
-        statistics = self._paths.net(ifname) / "statistics"
-        total = 0
-        for counter in ("rx_dropped", "rx_missed_errors", "rx_fifo_errors"):
-            text = read_text(statistics / counter)
-            total += int(text) if text and text.isdigit() else 0
-        return total
 
 
 def consumer_cpus(pids: Iterable[int]) -> dict[int, CpuMask]:
@@ -185,9 +173,21 @@ def _difference(
     return processed, dropped, squeezed, limited
 
 
-def _table(text: str | None, prefix: str) -> dict[str, int]:
-    """One block of `/proc/net/snmp` or `netstat`: a line of names, then a line of values, both with the prefix."""
-    lines = [line for line in (text or "").splitlines() if line.startswith(prefix + ":")]
-    if len(lines) < 2:
-        return {}
-    return {name: int(value) for name, value in zip(lines[0].split()[1:], lines[1].split()[1:], strict=False)}
+def _interface_drops(statistics: Path) -> int:
+    total = 0
+    for counter in ("rx_dropped", "rx_missed_errors", "rx_fifo_errors"):
+        text = read_text(statistics / counter)
+        total += int(text) if text and text.isdigit() else 0
+    return total
+
+
+def _counter(text: str | None, prefix: str, name: str) -> int:
+    """One figure of `/proc/net/snmp` or `netstat`: a line of names, then a line of values, both with the prefix.
+
+    0 where the kernel does not count it.
+    """
+    lines = [line.split() for line in (text or "").splitlines() if line.startswith(prefix + ":")]
+    if len(lines) < 2 or name not in lines[0]:
+        return 0
+    column = lines[0].index(name)
+    return int(lines[1][column]) if column < len(lines[1]) else 0
