@@ -11,11 +11,13 @@
 #include "compat.h"
 #include "maps.h"
 #include "meta.h"
+#include "trailer.h"
 
-/* A trailer that can't be read directly: the frame's head or its end lies in a fragment. */
-SUBPROGRAM int xdp_trailer_slow(struct xdp_md *ctx, __u32 length, struct stamp *stamp)
+/* A trailer that can't be read directly: there is none, or the frame's head or end lies in a fragment. */
+SUBPROGRAM int xdp_trailer_slow(struct xdp_md *ctx, struct stamp *stamp)
 {
 	__u8 head[FRAME_HEAD_BYTES + 2], trailer[TRAILER_BYTES];
+	__u32 length = bpf_xdp_get_buff_len(ctx);
 
 	if (length < TRAILER_FRAME_MIN || bpf_xdp_load_bytes(ctx, 0, head, FRAME_HEAD_BYTES) ||
 	    !trailer_has_room(head, length) || bpf_xdp_load_bytes(ctx, length - TRAILER_BYTES, trailer, TRAILER_BYTES))
@@ -35,52 +37,38 @@ SUBPROGRAM int skb_trailer_slow(struct __sk_buff *skb, __u32 length, struct stam
 	return 0;
 }
 
-/* Either puts its result into memory only in the rare case that needs a helper's answer. */
-static __always_inline void xdp_trailer(struct xdp_md *ctx, __u32 length, struct stamp *stamp)
-{
-	if (unlikely(!trailer_direct((void *)(long)ctx->data, (void *)(long)ctx->data_end, length, stamp))) {
-		struct stamp slow = *stamp;
-
-		xdp_trailer_slow(ctx, length, &slow);
-		*stamp = slow;
-	}
-}
-
-static __always_inline void skb_trailer(struct __sk_buff *skb, struct stamp *stamp)
-{
-	if (unlikely(!trailer_direct((void *)(long)skb->data, (void *)(long)skb->data_end, skb->len, stamp))) {
-		struct stamp slow = *stamp;
-
-		skb_trailer_slow(skb, skb->len, &slow);
-		*stamp = slow;
-	}
-}
-
 /* The whole of an XDP program. `phc` is given by those that have a PHC stamp, else NULL. */
 static __always_inline int xdp_packet(struct xdp_md *ctx, const struct stamp *phc, __u64 mono)
 {
-	__u32 cpu_id = bpf_get_smp_processor_id(), length, queue;
-	struct agent_config *config = config_at(0);
+	__u32 cpu_id = bpf_get_smp_processor_id(), queue = ctx->rx_queue_index;
 	struct cpu_state *cpu = cpu_state_at(cpu_id);
 	struct stamp stamp = {.clock_key = CLOCK_KEY_NONE};
+	__u64 length = 0;
 	__s64 delay;
 
-	if (!config || !cpu)
+	if (!cpu)
 		return XDP_PASS;
-	length = bpf_xdp_get_buff_len(ctx);
 	cpu->counters.packets++;
-	cpu->counters.bytes += length;
-	if (unlikely(config->frozen) || sampled_out(config, cpu))
+	if (left_out(cpu, cpu_id)) {
+		cpu->counters.bytes += bpf_xdp_get_buff_len(ctx);
 		return XDP_PASS;
-	queue = ctx->rx_queue_index;
+	}
 	if (phc) {
 		stamp = *phc;
-	} else if (config->stamp == STAMP_TRAILER) {
+	} else if (cpu->stamp == STAMP_TRAILER) {
 		stamp.verdict = VERDICT_MISSING;
-		xdp_trailer(ctx, length, &stamp);
+		/* A frame whose trailer lies in the linear part has no other: spares the helper call. */
+		length = trailer_direct((void *)(long)ctx->data, (void *)(long)ctx->data_end, &stamp);
+		if (unlikely(!length)) {
+			struct stamp slow = {.clock_key = CLOCK_KEY_NONE, .verdict = VERDICT_MISSING};
+
+			xdp_trailer_slow(ctx, &slow);
+			stamp = slow;
+		}
 	}
-	delay = capture_packet(ctx, config, cpu, cpu_id, queue, mono, &stamp, 1);
-	if (unlikely(config->meta_mask != META_NEVER) && !(cpu->counters.packets & config->meta_mask))
+	cpu->counters.bytes += length ? length : bpf_xdp_get_buff_len(ctx);
+	delay = capture_packet(ctx, cpu, queue, mono, &stamp, 1);
+	if (unlikely(cpu->meta_mask != META_NEVER) && !(cpu->counters.packets & cpu->meta_mask))
 		meta_write(ctx, cpu, queue, mono, stamp.verdict == VERDICT_STAMPED ? stamp.hw_ns : 0, delay);
 	return XDP_PASS;
 }
@@ -89,9 +77,15 @@ static __always_inline int xdp_packet(struct xdp_md *ctx, const struct stamp *ph
 static __always_inline void skb_rewrite(struct __sk_buff *skb, const struct agent_config *config,
 					struct cpu_state *cpu, __u64 hw, __u64 mono)
 {
-	if (!hw && !model_phc(model_find(config->rewrite_key), config->rewrite_key, mono, &hw)) {
-		cpu->counters.rewrite_no_model++;
-		return;
+	struct slot_model model = {};
+
+	if (!hw) {
+		model_take(&model, config->rewrite_key);
+		if (mono > model.valid_until_ns) {
+			cpu->counters.rewrite_no_model++;
+			return;
+		}
+		hw = model_phc(&model, mono);
 	}
 	skb->tstamp = hw + config->rewrite_base_ns;
 	cpu->counters.rewritten++;
@@ -120,17 +114,22 @@ int tc_ingress(struct __sk_buff *skb)
 		mono = bpf_ktime_get_ns();
 		cpu->counters.packets += weight;
 		cpu->counters.bytes += skb->len;
-		if (unlikely(config->frozen) || sampled_out(config, cpu))
+		if (left_out(cpu, cpu_id))
 			return TC_NEXT;
 		if (config->stamp == STAMP_TRAILER) {
 			stamp.verdict = VERDICT_MISSING;
-			skb_trailer(skb, &stamp);
+			if (unlikely(!trailer_direct((void *)(long)skb->data, (void *)(long)skb->data_end, &stamp))) {
+				struct stamp slow = {.clock_key = CLOCK_KEY_NONE, .verdict = VERDICT_MISSING};
+
+				skb_trailer_slow(skb, skb->len, &slow);
+				stamp = slow;
+			}
 		} else if (config->stamp == STAMP_SKB) {
 			stamp = phc_stamp(skb->hwtstamp);
 		}
 		/* The kernel keeps the receive queue plus one; 0: not recorded. */
 		queue = skb->queue_mapping ? skb->queue_mapping - 1 : 0;
-		capture_packet(skb, config, cpu, cpu_id, queue, mono, &stamp, weight);
+		capture_packet(skb, cpu, queue, mono, &stamp, weight);
 		if (stamp.verdict == VERDICT_STAMPED)
 			hw = stamp.hw_ns;
 	} else {
@@ -190,6 +189,7 @@ static long flush_slot(__u32 i, struct flush *flush)
 		return 0;
 	/* In this order: whoever opens the other window writes its own opening time after us. */
 	STORE_ONCE(slot->head.open_mono_ns, 0);
+	STORE_ONCE(slot->attend_ns, 0);
 	compiler_barrier();
 	STORE_ONCE(slot->active, (slot->active & 1) ^ 1);
 	compiler_barrier();

@@ -59,8 +59,10 @@ static __always_inline void stack_sample(const struct agent_config *config, stru
 
 	if (!hist)
 		return;
+	if (unlikely(!cpu->has_log2))
+		hist_prepare(cpu);
 	delay = since < DELAY_MAX ? since : DELAY_MAX;
-	bucket = hist_bucket(delay);
+	bucket = hist_bucket(cpu, delay);
 	opaque(bucket);
 	if (bucket < HIST_BUCKETS)
 		hist->xdp_to_stack.bucket[bucket]++;
@@ -68,7 +70,7 @@ static __always_inline void stack_sample(const struct agent_config *config, stru
 	if (meta->delay_ns < 0)
 		return;
 	delay = meta->delay_ns + since;
-	bucket = hist_bucket(delay < DELAY_MAX ? delay : DELAY_MAX);
+	bucket = hist_bucket(cpu, delay < DELAY_MAX ? delay : DELAY_MAX);
 	opaque(bucket);
 	if (bucket < HIST_BUCKETS)
 		hist->hw_to_stack.bucket[bucket]++;

@@ -28,11 +28,9 @@ static __always_inline __u32 slot_hash(__u32 queue, __u32 key)
 struct slot_request {
 	__u64 mono_ns;
 	__u64 hw_ns;
-	__u32 first; /* this CPU's first slot */
-	__u32 mask;
-	__u32 cpu;
 	__u32 queue;
 	__u32 key;
+	__u32 rejected; /* out: it had to be counted without its clock */
 	__u32 pad;
 };
 
@@ -57,18 +55,18 @@ static __always_inline int slot_sighted(struct slot *slot, const struct slot_req
 	return slot->sightings >= PROBATION_SIGHTS;
 }
 
-static __always_inline void slot_own(struct slot *slot, const struct slot_request *want)
+static __always_inline void slot_own(struct slot *slot, const struct slot_request *want, __u32 cpu_id)
 {
 	slot->head.in_use = 0;
 	compiler_barrier();
 	slot->head.clock_key = want->key;
 	slot->head.queue = want->queue;
-	slot->head.cpu = want->cpu;
+	slot->head.cpu = cpu_id;
 	slot->head.generation++;
 	slot->head.last_mono_ns = want->mono_ns;
 	slot->last_hw_ns = 0;
 	slot->sightings = 0;
-	slot->model = MODELS_MAX;
+	slot->attend_ns = 0;
 	compiler_barrier();
 	slot->head.in_use = 1;
 }
@@ -81,12 +79,13 @@ static __always_inline void slot_own(struct slot *slot, const struct slot_reques
 SUBPROGRAM int slot_find(void *ctx, const struct slot_request *want, struct cpu_state *cpu)
 {
 	__u32 hash = slot_hash(want->queue, want->key), best = SLOT_NONE, index, i;
+	__u32 cpu_id = bpf_get_smp_processor_id();
 	__u64 rank, best_rank = ~0ULL;
 	struct slot *slot;
 	int same, proved;
 
 	for (i = 0; i < SLOT_PROBES; i++) {
-		index = want->first + ((hash + i) & want->mask);
+		index = cpu->slot_first + ((hash + i) & cpu->slot_mask);
 		slot = slots_at(index);
 		if (!slot)
 			return SLOT_NONE;
@@ -121,18 +120,30 @@ SUBPROGRAM int slot_find(void *ctx, const struct slot_request *want, struct cpu_
 	}
 	if (want->key != CLOCK_KEY_NONE && want->key != CLOCK_KEY_PHC) {
 		proved = slot_sighted(slot, want);
-		if (!proved && !clock_find(want->cpu, want->key)) {
+		if (!proved && !clock_find(cpu_id, want->key)) {
 			cpu->counters.probation++;
 			return SLOT_NONE;
 		}
-		if (!clock_claim(want->cpu, want->key, want->mono_ns))
+		if (!clock_claim(cpu_id, want->key, want->mono_ns))
 			goto full;
 	}
-	slot_own(slot, want);
+	slot_own(slot, want, cpu_id);
 	return best;
 full:
 	cpu->counters.slot_full++;
 	return SLOT_NONE;
+}
+
+/* As slot_find; a trailer's packet whose clock gets no slot counts as rejected among those without a clock. */
+SUBPROGRAM int slot_seek(void *ctx, struct slot_request *want, struct cpu_state *cpu)
+{
+	__u32 index = slot_find(ctx, want, cpu);
+
+	if (index != SLOT_NONE || want->key == CLOCK_KEY_NONE || want->key == CLOCK_KEY_PHC)
+		return index;
+	want->key = CLOCK_KEY_NONE;
+	want->rejected = 1;
+	return slot_find(ctx, want, cpu);
 }
 
 #endif

@@ -12,23 +12,43 @@ struct cpu_state {
 	struct cpu_counters counters;
 	__u32 busy;	/* the packet path is at work in this CPU's windows */
 	__u32 flushing; /* the flush program is */
-	__u32 number;	/* of the packet, for 1/N sampling */
+	/* What the packet path needs of the configuration, taken over by config_take: one map lookup less. */
+	__u32 plain; /* it was taken over, and every packet is to be counted */
+	__u32 stamp;
+	__u32 slot_mask;
+	__u32 slot_first; /* this CPU's first slot */
+	__u32 meta_mask;
+	__u32 number; /* of the packet, for 1/N sampling */
+	__u32 has_log2;
 	__u32 pad;
+	__u8 log2[256]; /* of a byte, see hist.h; here, because the packet path has a pointer to this anyway */
 };
 
 /* A window being filled: its record, counted in place, so that closing it copies nothing. */
 struct window {
 	struct window_record record; /* open_mono_ns 0: not open */
 	__s64 envelope_ns;	     /* mono - hw of record.envelope, so far the smallest */
-	__u64 pad;
+	__u64 pad[10];		     /* to 256 bytes: indexed by a shift, starts on a cache line */
+};
+
+/* The clock model as taken over from map "models"; valid_until_ns 0: there is none. */
+struct slot_model {
+	__u64 mono0_ns;
+	__u64 phc0_ns;
+	__s64 adj;
+	__u64 valid_until_ns;
+	__u32 shift;
+	__u32 pad;
 };
 
 /* Value of map "slots": one (queue, clock) on one CPU. */
 struct slot {
 	struct slot_head head;
 	__u32 active; /* which of the two windows the packet path fills; changed by the flush only */
-	__u32 model;  /* index of the clock's model as of the window's opening; its key is checked at each use */
+	__u32 pad;
+	__u64 attend_ns; /* from then on the packet path has to look after the window and the model */
 	__u64 last_hw_ns;
+	struct slot_model model;
 	/* A slot on probation isn't in use yet: the clock it would be for, and how often it was seen in a row. */
 	__u32 candidate_key;
 	__u16 candidate_queue;

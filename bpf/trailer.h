@@ -50,13 +50,12 @@ static __always_inline int is_vlan(__u32 type)
 	return type == ETHER_TYPE_VLAN || type == ETHER_TYPE_QINQ;
 }
 
-/* Where the network layer says that the frame ends. `head` has FRAME_HEAD_BYTES. For a protocol that we don't know it
- * is the end of the Ethernet header: its last 16 bytes then have to pass as a trailer by their content. */
-static __always_inline __u32 network_end(const void *head)
+/* The rarer cases of network_end. */
+static __always_inline __u32 network_end_other(const void *head, __u32 type)
 {
-	__u32 type = load_be16(head + 12), start = ETHER_HEAD_BYTES;
+	__u32 start = ETHER_HEAD_BYTES;
 
-	if (unlikely(is_vlan(type))) {
+	if (is_vlan(type)) {
 		type = load_be16(head + 16);
 		start += VLAN_TAG_BYTES;
 		if (is_vlan(type)) {
@@ -64,7 +63,7 @@ static __always_inline __u32 network_end(const void *head)
 			start += VLAN_TAG_BYTES;
 		}
 	}
-	if (likely(type == ETHER_TYPE_IPV4))
+	if (type == ETHER_TYPE_IPV4)
 		return start + load_be16(head + start + 2);
 	if (type == ETHER_TYPE_IPV6)
 		return start + IPV6_HEAD_BYTES + load_be16(head + start + 4);
@@ -73,6 +72,17 @@ static __always_inline __u32 network_end(const void *head)
 	if (type < ETHER_TYPE_MIN)
 		return start + type;
 	return start;
+}
+
+/* Where the network layer says that the frame ends. `head` has FRAME_HEAD_BYTES. For a protocol that we don't know it
+ * is the end of the Ethernet header: its last 16 bytes then have to pass as a trailer by their content. */
+static __always_inline __u32 network_end(const void *head)
+{
+	__u32 type = load_be16(head + 12);
+
+	if (likely(type == ETHER_TYPE_IPV4))
+		return ETHER_HEAD_BYTES + load_be16(head + ETHER_HEAD_BYTES + 2);
+	return network_end_other(head, type);
 }
 
 /* Whether a frame of `length` bytes has room for a trailer. Above 64 KiB the network layer's length is 0 (BIG TCP): such
@@ -98,23 +108,19 @@ static __always_inline void trailer_decode(const void *trailer, struct stamp *st
 	stamp->clock_key = source & 0xffffff;
 }
 
-/* The trailer of a frame of `length` bytes that lies whole in [data, data_end). 0: it doesn't, read it the slow way. */
-static __always_inline int trailer_direct(const void *data, const void *data_end, __u32 length,
-					  struct stamp *stamp)
+/* Reads the trailer of a frame that lies whole in [data, data_end), and returns the frame's length. 0: there is no
+ * trailer to be seen, but there may be fragments; look the slow way. */
+static __always_inline __u32 trailer_direct(const void *data, const void *data_end, struct stamp *stamp)
 {
-	__u32 offset = length - TRAILER_BYTES;
+	__u32 length = data_end - data, offset = length - TRAILER_BYTES;
 
-	if (unlikely(data + FRAME_HEAD_BYTES > data_end))
+	if (unlikely(data + FRAME_HEAD_BYTES > data_end || !trailer_has_room(data, length)))
 		return 0;
-	if (unlikely(!trailer_has_room(data, length)))
-		return 1;
 	opaque(offset);
-	if (unlikely(offset > LINEAR_MAX))
-		return 0;
-	if (unlikely(data + offset + TRAILER_BYTES > data_end))
+	if (unlikely(offset > LINEAR_MAX || data + offset + TRAILER_BYTES > data_end))
 		return 0;
 	trailer_decode(data + offset, stamp);
-	return 1;
+	return length;
 }
 
 #endif

@@ -23,6 +23,18 @@
 #define DELAY_MAX     0xffffffffU
 #define SQUARE_WEIGHT 2048 /* more segments times the largest square don't fit into 64 bits */
 
+/* Takes over the configuration for this CPU's packet path. */
+static __always_inline void config_take(const struct agent_config *config, struct cpu_state *cpu, __u32 cpu_id)
+{
+	cpu->stamp = config->stamp;
+	cpu->slot_mask = config->slots_per_cpu - 1;
+	cpu->slot_first = cpu_id * config->slots_per_cpu;
+	cpu->meta_mask = config->meta_mask;
+	cpu->plain = !(config->frozen | config->sample_mask);
+	if (!cpu->has_log2)
+		hist_prepare(cpu);
+}
+
 /* The ladder of a clock on this CPU; a new one may take a free entry or one that has been idle. NULL: none free. */
 static __always_inline struct clock_state *clock_find(__u32 cpu, __u32 key)
 {
@@ -76,7 +88,6 @@ static __always_inline void window_open(struct slot *slot, struct window *window
 	record->flags = config->sample_mask ? WINDOW_SAMPLED : 0;
 	record->delay_min_ns = DELAY_MAX;
 	window->envelope_ns = 0x7fffffffffffffffLL;
-	slot->model = model_find(slot->head.clock_key);
 	record->open_mono_ns = mono;
 	slot->head.open_mono_ns = mono;
 }
@@ -99,7 +110,7 @@ SUBPROGRAM int window_close(void *ctx, struct slot *slot, struct window *window,
 		clock = clock_claim(record->cpu, record->clock_key, record->last_mono_ns);
 		if (clock) {
 			clock->last_mono_ns = record->last_mono_ns;
-			ladder_add(clock, record, models_at(model_find(record->clock_key)));
+			ladder_add(clock, record, model_find(record->clock_key));
 		}
 	}
 	record->seq = cpu->counters.produced++;
@@ -110,29 +121,42 @@ SUBPROGRAM int window_close(void *ctx, struct slot *slot, struct window *window,
 	return 0;
 }
 
-/* The packet path found its window not open, or its span over. */
-SUBPROGRAM int window_turn(void *ctx, struct slot *slot, struct cpu_state *cpu, const struct agent_config *config,
-			   __u64 mono)
+/* What the packet path does when slot.attend_ns has come: closes a window whose span is over, opens one where none is,
+ * takes over the clock's model. */
+SUBPROGRAM int window_attend(void *ctx, struct slot *slot, struct cpu_state *cpu, __u64 mono)
 {
 	struct window *window = &slot->window[slot->active & 1];
+	const struct agent_config *config = config_at(0);
+	__u64 open = window->record.open_mono_ns, left;
 
-	if (window->record.open_mono_ns) {
+	if (!config)
+		return 0;
+	config_take(config, cpu, slot->head.cpu);
+	if (open && mono - open >= config->window_ns) {
+		/* The flush may be about to take this very window, or another's clock. */
 		if (LOAD_ONCE(cpu->flushing))
 			return 0;
 		window_close(ctx, slot, window, cpu, 0);
+		open = 0;
 	}
-	window_open(slot, window, config, mono);
+	if (!open) {
+		window_open(slot, window, config, mono);
+		open = mono;
+	}
+	model_take(&slot->model, slot->head.clock_key);
+	left = open + config->window_ns - mono;
+	slot->attend_ns = mono + (left < MODEL_REFRESH_NS ? left : MODEL_REFRESH_NS);
 	return 0;
 }
 
 /* Counts a stamped packet of `weight` segments; returns its delay, DELAY_NONE if unknown. */
-static __always_inline __s64 window_stamped(struct slot *slot, struct window *window, __u32 slot_index, __u64 mono,
-					    __u64 hw, __u32 weight)
+static __always_inline __s64 window_stamped(const struct cpu_state *cpu, struct slot *slot, struct window *window,
+					    __u32 slot_index, __u64 mono, __u64 hw, __u32 weight)
 {
 	struct window_record *record = &window->record;
 	__s64 offset = mono - hw, delay;
 	struct delay_hist *hist;
-	__u64 phc, square;
+	__u64 square;
 	__u32 bucket;
 
 	if (unlikely(hw <= slot->last_hw_ns)) {
@@ -154,11 +178,11 @@ static __always_inline __s64 window_stamped(struct slot *slot, struct window *wi
 	record->last.mono_ns = mono;
 	record->last.hw_ns = hw;
 
-	if (unlikely(!model_phc(slot->model, slot->head.clock_key, mono, &phc))) {
+	if (unlikely(mono > slot->model.valid_until_ns)) {
 		record->n_no_model += weight;
 		return DELAY_NONE;
 	}
-	delay = phc - hw;
+	delay = model_phc(&slot->model, mono) - hw;
 	if (unlikely(delay < 0)) {
 		record->n_negative += weight;
 		delay = 0;
@@ -175,7 +199,7 @@ static __always_inline __s64 window_stamped(struct slot *slot, struct window *wi
 		record->n_saturated++;
 	else
 		record->delay_sq_sum += square;
-	bucket = hist_bucket(delay);
+	bucket = hist_bucket(cpu, delay);
 	hist = hists_at(slot_index);
 	opaque(bucket);
 	if (hist && bucket < HIST_BUCKETS)
