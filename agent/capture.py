@@ -151,11 +151,11 @@ class Capture:
 
     def flush_overdue(self, mono_ns: int) -> None:
         """Close the open windows of queues that went idle, on those CPUs only that have one overdue by a window."""
-        opened = self._slots["open_mono_ns"]
-        overdue = (opened != 0) & (opened < mono_ns - 2 * self._options.window_ns)
-        if overdue.any():
-            cpus = np.unique(np.flatnonzero(overdue) // (len(self._slots) // self.target.cpu_count))
-            flush_cpus(self._object.prog_fd("flush"), cpus.tolist())
+        # 0 is no open window: one less is the largest unsigned number, so it is never overdue.
+        overdue = (self._slots["open_mono_ns"] - 1 < mono_ns - 2 * self._options.window_ns).nonzero()[0]
+        if len(overdue):
+            slots_per_cpu = len(self._slots) // self.target.cpu_count
+            flush_cpus(self._object.prog_fd("flush"), sorted({i // slots_per_cpu for i in overdue.tolist()}))
 
     def follow_cpus(self, online: Iterable[int]) -> list[int]:
         """Open rings on CPUs that came online since; returns which."""
