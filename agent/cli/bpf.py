@@ -8,7 +8,8 @@ import os
 import sys
 from dataclasses import asdict, dataclass
 
-from agent.options import add_run_arguments, read_options, require_root
+from agent.cli._begin import begin
+from agent.options import add_run_arguments, require_root
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -80,17 +81,13 @@ def _make_veth() -> int:
 
 
 def _attach(args: argparse.Namespace) -> int:
-    options = read_options(args)
     require_root("bpf attach")
     from agent.ffi.bpf import ensure_bpffs
     from agent.pins import BPFFS
 
-    # Before entering a namespace: mounted in there, it would end with this process and take the pins along.
+    # Before a namespace is entered: mounted in there, it would end with this process and take the pins along.
     ensure_bpffs(BPFFS)
-    if options.netns is not None:
-        from agent.ffi.netns import enter_netns
-
-        enter_netns(options.netns)
+    options = begin(args, "bpf attach")
     from agent import tc
     from agent.capture import Capture
     from agent.errors import ConflictError, UnsupportedError

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import sys
 from dataclasses import replace
 
-from agent.options import add_run_arguments, read_options, require_root
+from agent.cli._begin import begin
+from agent.options import add_run_arguments
 
 _DEFAULT_SECONDS = 4.0
 
@@ -30,16 +30,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, explain; returns 0."""
-    options = read_options(args)
-    require_root("plan")
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from agent.loop import Loop
-
-    if options.netns is not None:
-        from agent.ffi.netns import enter_netns
-
-        enter_netns(options.netns)
+    options = begin(args, "plan")
     from agent.control.plan import render_reports
+    from agent.loop import Loop
     from agent.telemetry.output import NoOutput
 
     seconds = options.seconds or _DEFAULT_SECONDS

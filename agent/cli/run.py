@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
-from agent.options import add_run_arguments, read_options, require_root
+from agent.cli._begin import begin
+from agent.options import add_run_arguments
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,16 +26,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Run the loop until it ends; returns its exit code."""
-    options = read_options(args)
-    require_root("run")
-    # Each BLAS thread would reserve memory; the agent's matrices are 3 x 3.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    options = begin(args, "run")
     from agent.loop import Loop
-
-    if options.netns is not None:
-        from agent.ffi.netns import enter_netns
-
-        enter_netns(options.netns)
     from agent.telemetry.output import StreamOutput
     from agent.telemetry.status import StatusView
 
