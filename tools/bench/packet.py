@@ -12,6 +12,7 @@ its XDP dispatcher (20 ms a run), and is called in another way.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import struct
@@ -193,7 +194,7 @@ def _attach(namespace: Namespace, stack: contextlib.ExitStack) -> tuple[dict[str
         return Side(programs.prog_fd(f"xdp_{name}"), ifindex)
 
     baseline = {
-        name: namespace.call(lambda name=name, ifname=ifname: attach(name, ifname))
+        name: namespace.call(functools.partial(attach, name, ifname))
         for name, ifname in (("empty", "base0"), ("ktime", "base1"))
     }
     return baseline, captures

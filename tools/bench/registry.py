@@ -28,5 +28,5 @@ class Measurement(Protocol):
 
 def measurement(name: str) -> Measurement:
     """The module that measures `name`, a key of MEASUREMENTS."""
-    module: Measurement = importlib.import_module(f"tools.bench.{name}")  # type: ignore[assignment]
+    module: Measurement = importlib.import_module(f"tools.bench.{name}")
     return module
