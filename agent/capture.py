@@ -31,6 +31,8 @@ _PROBE_PACKETS = 2_000
 # XDP->stack metadata on about this many packets per second and CPU: more would keep GRO from merging.
 _STACK_SAMPLES_PER_S = 1_000
 _META_NEVER = 0xFFFFFFFF
+# A record in a perf ring: its header, its size, and padding to 8 bytes.
+_SAMPLE_BYTES = WINDOW_DTYPE.itemsize + 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,9 @@ class Capture:
         self._counters = self._object.map("counters").mmap()
         self.models: npt.NDArray[Any] = self._object.map("models").mmap()
         self._rings = self._loaded.enter_context(
-            Rings(self._object.map("events"), self.target.online_cpus, self._options.ring_kib * 1024)
+            Rings(
+                self._object.map("events"), self.target.online_cpus, _ring_bytes(self._options, self.target)
+            )
         )
 
     # ---- windows ---------------------------------------------------------------------------------------------
@@ -305,6 +309,15 @@ def _add(delays: Delays, key: tuple[int, int], grown: npt.NDArray[Any]) -> None:
     if grown.any():
         counts = grown.astype(np.int64)
         delays[key] = delays[key] + counts if key in delays else counts
+
+
+def _ring_bytes(options: RunOptions, target: CaptureTarget) -> int:
+    """What was asked for, or a power of two that holds two ticks of windows of the queues that a CPU may serve."""
+    if options.ring_kib is not None:
+        return options.ring_kib * 1024
+    queues = min(target.rx_queues, max(4, 2 * target.rx_queues // len(target.online_cpus)))
+    windows = 2 * (options.tick_ms * 1_000_000 // options.window_ns + 1) * queues
+    return min(4 << 20, max(64 << 10, 1 << (windows * _SAMPLE_BYTES - 1).bit_length()))
 
 
 def _slots_per_cpu(rx_queues: int) -> int:

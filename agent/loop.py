@@ -45,7 +45,8 @@ from agent.pins import unpin
 from agent.telemetry.encode import Encoder, delay_rows, host_facts
 from agent.telemetry.schema import DelayRow, Frame, InterfaceHealth, SinkHealth
 
-_CONTROL_NS = 500_000_000
+# Three ticks: its delays and load need some packets, and reading them costs more than a tick.
+_CONTROL_NS = 600_000_000
 _HEALTH_NS = 1_000_000_000
 _PAIRS = 5
 # Reads of a PHC per second; some devices stop answering above 125.

@@ -49,8 +49,8 @@ class RunOptions:
     deny: tuple[str, ...] = ()
     allow_reset: bool = False
     base_delay_ns: int | None = None
-    ring_kib: int = 256
-    tick_ms: int = 100
+    ring_kib: int | None = None
+    tick_ms: int = 200
     state_dir: Path = Path("/run/agent")
 
 
@@ -101,7 +101,10 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         help="known wire-to-hook delay of an idle packet; without a PHC only the delay above it is known",
     )
     how.add_argument(
-        "--ring-kib", type=_ring_kib, metavar="KIB", help="perf ring per CPU, a power of two (default 256)"
+        "--ring-kib",
+        type=_ring_kib,
+        metavar="KIB",
+        help="perf ring per CPU, a power of two (default: room for two ticks of windows)",
     )
     act = parser.add_argument_group("what may be changed")
     act.add_argument("--observe", action="store_true", default=None, help="change nothing on the host")
