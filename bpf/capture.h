@@ -61,7 +61,6 @@ static __always_inline __s64 capture_packet(void *ctx, struct cpu_state *cpu, __
 	record = &window->record;
 	record->n += weight;
 	record->last_mono_ns = mono;
-	slot->head.last_mono_ns = mono;
 	if (stamp->verdict == VERDICT_STAMPED)
 		delay = window_stamped(cpu, slot, window, index, mono, stamp->hw_ns, weight);
 	else if (stamp->verdict == VERDICT_MISSING)

@@ -37,6 +37,26 @@ SUBPROGRAM int skb_trailer_slow(struct __sk_buff *skb, __u32 length, struct stam
 	return 0;
 }
 
+static __always_inline void xdp_meta(struct xdp_md *ctx, struct cpu_state *cpu, __u32 queue, __u64 mono, __u64 hw,
+				     __s64 delay)
+{
+	if (unlikely(cpu->meta_mask != META_NEVER) && !(cpu->counters.packets & cpu->meta_mask))
+		meta_write(ctx, cpu, queue, mono, hw, delay);
+}
+
+/* A packet without a trailer that could be read directly, or with one that isn't to be believed. */
+SUBPROGRAM int xdp_odd(struct xdp_md *ctx, struct cpu_state *cpu, __u32 queue, __u64 mono)
+{
+	struct stamp stamp = {.clock_key = CLOCK_KEY_NONE, .verdict = VERDICT_MISSING};
+	__s64 delay;
+
+	cpu->counters.bytes += bpf_xdp_get_buff_len(ctx);
+	xdp_trailer_slow(ctx, &stamp);
+	delay = capture_packet(ctx, cpu, queue, mono, &stamp, 1);
+	xdp_meta(ctx, cpu, queue, mono, stamp.verdict == VERDICT_STAMPED ? stamp.hw_ns : 0, delay);
+	return 0;
+}
+
 /* The whole of an XDP program. `phc` is given by those that have a PHC stamp, else NULL. */
 static __always_inline int xdp_packet(struct xdp_md *ctx, const struct stamp *phc, __u64 mono)
 {
@@ -56,20 +76,20 @@ static __always_inline int xdp_packet(struct xdp_md *ctx, const struct stamp *ph
 	if (phc) {
 		stamp = *phc;
 	} else if (cpu->stamp == STAMP_TRAILER) {
-		stamp.verdict = VERDICT_MISSING;
 		/* A frame whose trailer lies in the linear part has no other: spares the helper call. */
 		length = trailer_direct((void *)(long)ctx->data, (void *)(long)ctx->data_end, &stamp);
-		if (unlikely(!length)) {
-			struct stamp slow = {.clock_key = CLOCK_KEY_NONE, .verdict = VERDICT_MISSING};
-
-			xdp_trailer_slow(ctx, &slow);
-			stamp = slow;
+		if (unlikely(!length || stamp.verdict != VERDICT_STAMPED)) {
+			xdp_odd(ctx, cpu, queue, mono);
+			return XDP_PASS;
 		}
+		cpu->counters.bytes += length;
+		delay = capture_packet(ctx, cpu, queue, mono, &stamp, 1);
+		xdp_meta(ctx, cpu, queue, mono, stamp.verdict == VERDICT_STAMPED ? stamp.hw_ns : 0, delay);
+		return XDP_PASS;
 	}
 	cpu->counters.bytes += length ? length : bpf_xdp_get_buff_len(ctx);
 	delay = capture_packet(ctx, cpu, queue, mono, &stamp, 1);
-	if (unlikely(cpu->meta_mask != META_NEVER) && !(cpu->counters.packets & cpu->meta_mask))
-		meta_write(ctx, cpu, queue, mono, stamp.verdict == VERDICT_STAMPED ? stamp.hw_ns : 0, delay);
+	xdp_meta(ctx, cpu, queue, mono, stamp.verdict == VERDICT_STAMPED ? stamp.hw_ns : 0, delay);
 	return XDP_PASS;
 }
 

@@ -43,7 +43,7 @@ static __always_inline void model_take(struct slot_model *taken, __u32 clock_key
 	taken->mono0_ns = LOAD_ONCE(copy->mono0_ns);
 	taken->phc0_ns = LOAD_ONCE(copy->phc0_ns);
 	taken->adj = LOAD_ONCE(copy->adj);
-	taken->shift = LOAD_ONCE(model->shift);
+	taken->shift = LOAD_ONCE(model->shift) & 63;
 	if (LOAD_ONCE(model->key) == clock_key && LOAD_ONCE(model->seq) == seq)
 		taken->valid_until_ns = LOAD_ONCE(copy->valid_until_mono_ns);
 }
@@ -52,7 +52,7 @@ static __always_inline __u64 model_phc(const struct slot_model *model, __u64 mon
 {
 	__s64 delta = mono - model->mono0_ns;
 
-	return model->phc0_ns + delta + ((delta * model->adj) >> (model->shift & 63));
+	return model->phc0_ns + delta + ((delta * model->adj) >> model->shift);
 }
 
 #endif

@@ -110,11 +110,11 @@ static __always_inline void trailer_decode(const void *trailer, struct stamp *st
 
 /* Reads the trailer of a frame that lies whole in [data, data_end), and returns the frame's length. 0: there is no
  * trailer to be seen, but there may be fragments; look the slow way. */
-static __always_inline __u32 trailer_direct(const void *data, const void *data_end, struct stamp *stamp)
+static __always_inline __u64 trailer_direct(const void *data, const void *data_end, struct stamp *stamp)
 {
-	__u32 length = data_end - data, offset = length - TRAILER_BYTES;
+	__u64 length = data_end - data, offset = length - TRAILER_BYTES;
 
-	if (unlikely(data + FRAME_HEAD_BYTES > data_end || !trailer_has_room(data, length)))
+	if (unlikely(data + TRAILER_FRAME_MIN > data_end || network_end(data) > offset))
 		return 0;
 	opaque(offset);
 	if (unlikely(offset > LINEAR_MAX || data + offset + TRAILER_BYTES > data_end))

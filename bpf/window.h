@@ -145,6 +145,7 @@ SUBPROGRAM int window_attend(void *ctx, struct slot *slot, struct cpu_state *cpu
 	}
 	model_take(&slot->model, slot->head.clock_key);
 	left = open + config->window_ns - mono;
+	slot->head.last_mono_ns = mono;
 	slot->attend_ns = mono + (left < MODEL_REFRESH_NS ? left : MODEL_REFRESH_NS);
 	return 0;
 }
@@ -183,22 +184,21 @@ static __always_inline __s64 window_stamped(const struct cpu_state *cpu, struct 
 		return DELAY_NONE;
 	}
 	delay = model_phc(&slot->model, mono) - hw;
-	if (unlikely(delay < 0)) {
-		record->n_negative += weight;
-		delay = 0;
+	if (unlikely((__u64)delay > DELAY_MAX)) {
+		if (delay < 0)
+			record->n_negative += weight;
+		delay = delay < 0 ? 0 : DELAY_MAX;
 	}
-	if (unlikely(delay > DELAY_MAX))
-		delay = DELAY_MAX;
 	if (delay < record->delay_min_ns)
 		record->delay_min_ns = delay;
 	if (delay > record->delay_max_ns)
 		record->delay_max_ns = delay;
 	record->delay_sum_ns += delay * weight;
-	square = (delay >> 6) * (delay >> 6) * weight;
-	if (unlikely(record->delay_sq_sum + square < square || weight > SQUARE_WEIGHT))
-		record->n_saturated++;
+	square = record->delay_sq_sum + (delay >> 6) * (delay >> 6) * weight;
+	if (likely(square >= record->delay_sq_sum && weight <= SQUARE_WEIGHT))
+		record->delay_sq_sum = square;
 	else
-		record->delay_sq_sum += square;
+		record->n_saturated++;
 	bucket = hist_bucket(cpu, delay);
 	hist = hists_at(slot_index);
 	opaque(bucket);
