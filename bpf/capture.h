@@ -46,7 +46,7 @@ static __always_inline __s64 capture_packet(void *ctx, struct cpu_state *cpu, __
 		    .key = stamp->clock_key,
 		};
 
-		index = slot_seek(ctx, &want, cpu);
+		index = slot_seek(&want, cpu);
 		if (want.rejected)
 			stamp->verdict = VERDICT_REJECTED;
 		slot = slots_at(index);

@@ -13,8 +13,9 @@
 #ifdef AGENT_BCC
 #include <uapi/linux/bpf.h>
 #define SEC(name)
-/* BCC cannot link BPF-to-BPF calls, so no bpf_loop either: this bounds what the verifier has to walk through. */
-#define BCC_SLOTS_MAX 64
+/* BCC cannot link BPF-to-BPF calls. What the flush does per run is bounded by what the verifier walks through. */
+#define BCC_SLOTS_MAX 128
+#define BCC_FLUSH_MAX 8
 #define SUBPROGRAM static __always_inline
 #else
 #include <linux/bpf.h>

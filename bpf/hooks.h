@@ -100,7 +100,7 @@ static __always_inline void skb_rewrite(struct __sk_buff *skb, const struct agen
 	struct slot_model model = {};
 
 	if (!hw) {
-		model_take(&model, config->rewrite_key);
+		model_take(&cpu->found, &model, config->rewrite_key);
 		if (mono > model.valid_until_ns) {
 			cpu->counters.rewrite_no_model++;
 			return;
@@ -193,21 +193,26 @@ struct flush {
 	__u32 cpu;
 };
 
+static __always_inline int is_overdue(const struct slot *slot, const struct flush *flush)
+{
+	__u64 open = LOAD_ONCE(slot->window[slot->active & 1].record.open_mono_ns);
+
+	return open && open <= flush->now_ns && flush->now_ns - open >= flush->window_ns;
+}
+
 /* Closes the window of one slot if its span is over. */
 static long flush_slot(__u32 i, struct flush *flush)
 {
 	struct slot *slot = slots_at(flush->first + i);
 	struct cpu_state *cpu = cpu_state_at(flush->cpu);
 	struct window *window;
-	__u64 open;
 
 	if (!slot || !cpu)
 		return 1;
-	window = &slot->window[slot->active & 1];
-	open = LOAD_ONCE(window->record.open_mono_ns);
-	if (!open || flush->now_ns - open < flush->window_ns || open > flush->now_ns)
+	if (!is_overdue(slot, flush))
 		return 0;
-	/* In this order: whoever opens the other window writes its own opening time after us. */
+	window = &slot->window[slot->active & 1];
+	/* In this order: a packet that comes in after the exchange opens the other window, and its times stand. */
 	STORE_ONCE(slot->head.open_mono_ns, 0);
 	STORE_ONCE(slot->attend_ns, 0);
 	compiler_barrier();
@@ -217,6 +222,38 @@ static long flush_slot(__u32 i, struct flush *flush)
 	cpu->counters.flushed++;
 	return 0;
 }
+
+#ifdef AGENT_BCC
+
+/* No bpf_loop without BPF-to-BPF calls, and each turn of a plain loop is verified anew: searching is cheap that way,
+ * closing isn't. What is left is closed by the next run. */
+static __always_inline void flush_slots(const struct agent_config *config, struct cpu_state *cpu, struct flush *flush)
+{
+	struct slot *slot;
+	__u32 round, i;
+
+	for (round = 0; round < BCC_FLUSH_MAX; round++) {
+		STORE_ONCE(cpu->overdue, NOT_FOUND);
+		for (i = 0; i < BCC_SLOTS_MAX && i < config->slots_per_cpu; i++) {
+			slot = slots_at(flush->first + i);
+			if (slot && is_overdue(slot, flush))
+				STORE_ONCE(cpu->overdue, i);
+		}
+		i = LOAD_ONCE(cpu->overdue);
+		if (i == NOT_FOUND)
+			return;
+		flush_slot(i, flush);
+	}
+}
+
+#else
+
+static __always_inline void flush_slots(const struct agent_config *config, struct cpu_state *cpu, struct flush *flush)
+{
+	bpf_loop(config->slots_per_cpu, flush_slot, flush, 0);
+}
+
+#endif
 
 /*
  * Run on one CPU by BPF_PROG_RUN: closes its overdue windows. Returns 1 if a packet was being counted, and nothing was
@@ -241,17 +278,7 @@ int flush(void *ctx)
 	flush.now_ns = bpf_ktime_get_ns();
 	flush.window_ns = config->window_ns;
 	flush.first = cpu_id * config->slots_per_cpu;
-#ifdef AGENT_BCC
-	{
-		__u32 i;
-
-		/* bpf_loop needs a BPF-to-BPF call. */
-		for (i = 0; i < BCC_SLOTS_MAX && i < config->slots_per_cpu; i++)
-			flush_slot(i, &flush);
-	}
-#else
-	bpf_loop(config->slots_per_cpu, flush_slot, &flush, 0);
-#endif
+	flush_slots(config, cpu, &flush);
 	compiler_barrier();
 	STORE_ONCE(cpu->flushing, 0);
 	return 0;

@@ -15,23 +15,24 @@
 #define MODEL_REFRESH_NS (1 << 20)
 
 /* The clock's entry in the map, NULL if it has none. */
-static __always_inline struct clock_model *model_find(__u32 clock_key)
+static __always_inline struct clock_model *model_find(__u32 *found, __u32 clock_key)
 {
 	struct clock_model *model;
 	__u32 i;
 
+	STORE_ONCE(*found, MODELS_MAX);
 	for (i = 0; i < MODELS_MAX && clock_key != CLOCK_KEY_NONE; i++) {
 		model = models_at(i);
 		if (model && model->key == clock_key)
-			return model;
+			STORE_ONCE(*found, i);
 	}
-	return NULL;
+	return models_at(LOAD_ONCE(*found));
 }
 
 /* Takes over a clock's model. None is taken if it was replaced while we read it: the next attempt is near. */
-static __always_inline void model_take(struct slot_model *taken, __u32 clock_key)
+static __always_inline void model_take(__u32 *found, struct slot_model *taken, __u32 clock_key)
 {
-	struct clock_model *model = model_find(clock_key);
+	struct clock_model *model = model_find(found, clock_key);
 	const struct clock_model_copy *copy;
 	__u32 seq;
 

@@ -76,13 +76,13 @@ static __always_inline void slot_own(struct slot *slot, const struct slot_reques
  * longest ago, else one in use that has been idle. Returns its index, or SLOT_NONE if no slot is to be had or the
  * clock is on probation.
  */
-SUBPROGRAM int slot_find(void *ctx, const struct slot_request *want, struct cpu_state *cpu)
+SUBPROGRAM int slot_find(const struct slot_request *want, struct cpu_state *cpu)
 {
 	__u32 hash = slot_hash(want->queue, want->key), best = SLOT_NONE, index, i;
 	__u32 cpu_id = bpf_get_smp_processor_id();
 	__u64 rank, best_rank = ~0ULL;
 	struct slot *slot;
-	int same, proved;
+	int same;
 
 	for (i = 0; i < SLOT_PROBES; i++) {
 		index = cpu->slot_first + ((hash + i) & cpu->slot_mask);
@@ -93,7 +93,8 @@ SUBPROGRAM int slot_find(void *ctx, const struct slot_request *want, struct cpu_
 			return index;
 		same = slot->sightings && slot->candidate_key == want->key && slot->candidate_queue == want->queue;
 		if (slot->head.in_use) {
-			if (want->mono_ns - slot->head.last_mono_ns <= IDLE_NS)
+			/* Closing its window is the flush's work, overdue as it is. */
+			if (slot->head.open_mono_ns || want->mono_ns - slot->head.last_mono_ns <= IDLE_NS)
 				continue;
 			rank = (1ULL << 63) | slot->head.last_mono_ns;
 		} else {
@@ -109,41 +110,39 @@ SUBPROGRAM int slot_find(void *ctx, const struct slot_request *want, struct cpu_
 	slot = slots_at(best);
 	if (!slot)
 		return SLOT_NONE;
-	if (slot->head.in_use) {
-		/* Its window may still be open, and only the packet path's turn may close it. */
-		if (LOAD_ONCE(cpu->flushing))
-			goto full;
-		if (slot->window[slot->active & 1].record.open_mono_ns)
-			window_close(ctx, slot, &slot->window[slot->active & 1], cpu, WINDOW_IDLE_CLOSE);
-		slot->head.open_mono_ns = 0;
-		slot->head.in_use = 0;
-	}
-	if (want->key != CLOCK_KEY_NONE && want->key != CLOCK_KEY_PHC) {
-		proved = slot_sighted(slot, want);
-		if (!proved && !clock_find(cpu_id, want->key)) {
+	/* A flush that we interrupted may be at work on that slot. */
+	if (slot->head.in_use && LOAD_ONCE(cpu->flushing))
+		goto full;
+	slot->head.in_use = 0;
+	if (want->key != CLOCK_KEY_NONE && want->key != CLOCK_KEY_PHC &&
+	    !clock_find(&cpu->found, cpu_id, want->key)) {
+		/* A flush that we interrupted may be giving away the same entry. */
+		if (!slot_sighted(slot, want) || LOAD_ONCE(cpu->flushing)) {
 			cpu->counters.probation++;
 			return SLOT_NONE;
 		}
-		if (!clock_claim(cpu_id, want->key, want->mono_ns))
+		if (!clock_claim(&cpu->found, cpu_id, want->key, want->mono_ns))
 			goto full;
 	}
 	slot_own(slot, want, cpu_id);
 	return best;
 full:
-	cpu->counters.slot_full++;
+	cpu->counters.slot_full += !want->rejected;
 	return SLOT_NONE;
 }
 
 /* As slot_find; a trailer's packet whose clock gets no slot counts as rejected among those without a clock. */
-SUBPROGRAM int slot_seek(void *ctx, struct slot_request *want, struct cpu_state *cpu)
+SUBPROGRAM int slot_seek(struct slot_request *want, struct cpu_state *cpu)
 {
-	__u32 index = slot_find(ctx, want, cpu);
+	__u32 index = slot_find(want, cpu);
 
 	if (index != SLOT_NONE || want->key == CLOCK_KEY_NONE || want->key == CLOCK_KEY_PHC)
 		return index;
 	want->key = CLOCK_KEY_NONE;
 	want->rejected = 1;
-	return slot_find(ctx, want, cpu);
+	index = slot_find(want, cpu);
+	cpu->counters.slot_full += index == SLOT_NONE;
+	return index;
 }
 
 #endif

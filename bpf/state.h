@@ -20,6 +20,8 @@ struct cpu_state {
 	__u32 meta_mask;
 	__u32 number; /* of the packet, for 1/N sampling */
 	__u32 has_log2;
+	__u32 found; /* see struct window */
+	__u32 overdue; /* the same for the flush */
 	__u32 pad;
 	__u8 log2[256]; /* of a byte, see hist.h; here, because the packet path has a pointer to this anyway */
 };
@@ -28,7 +30,11 @@ struct cpu_state {
 struct window {
 	struct window_record record; /* open_mono_ns 0: not open */
 	__s64 envelope_ns;	     /* mono - hw of record.envelope, so far the smallest */
-	__u64 pad[10];		     /* to 256 bytes: indexed by a shift, starts on a cache line */
+	/* The result of a search goes through memory, where the verifier forgets which of the entries it was: it then
+	 * checks what follows once instead of once for each. Whose memory decides who may search at the same time. */
+	__u32 found;
+	__u32 pad0;
+	__u64 pad[9]; /* to 256 bytes: indexed by a shift, starts on a cache line */
 };
 
 /* The clock model as taken over from map "models"; valid_until_ns 0: there is none. */

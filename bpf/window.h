@@ -19,6 +19,7 @@
 #include "stamp.h"
 
 #define IDLE_NS	      10000000000ULL /* unused for this long: may be given to another owner */
+#define NOT_FOUND     0xffffffff
 #define DELAY_NONE    (-1LL)
 #define DELAY_MAX     0xffffffffU
 #define SQUARE_WEIGHT 2048 /* more segments times the largest square don't fit into 64 bits */
@@ -35,42 +36,43 @@ static __always_inline void config_take(const struct agent_config *config, struc
 		hist_prepare(cpu);
 }
 
-/* The ladder of a clock on this CPU; a new one may take a free entry or one that has been idle. NULL: none free. */
-static __always_inline struct clock_state *clock_find(__u32 cpu, __u32 key)
+/* A clock's entry on this CPU; NULL if it isn't known here. */
+static __always_inline struct clock_state *clock_find(__u32 *found, __u32 cpu_id, __u32 key)
 {
-	struct clock_state *clock, *known = NULL;
+	struct clock_state *clock;
 	__u32 i;
 
+	STORE_ONCE(*found, NOT_FOUND);
 	for (i = 0; i < CLOCKS_PER_CPU; i++) {
-		clock = clocks_at(cpu * CLOCKS_PER_CPU + i);
+		clock = clocks_at(cpu_id * CLOCKS_PER_CPU + i);
 		if (clock && clock->in_use && clock->key == key)
-			known = clock;
+			STORE_ONCE(*found, cpu_id * CLOCKS_PER_CPU + i);
 	}
-	return known;
+	return clocks_at(LOAD_ONCE(*found));
 }
 
-static __always_inline struct clock_state *clock_claim(__u32 cpu, __u32 key, __u64 mono)
+/* As clock_find; a clock not known yet gets a free entry, or one that has been idle. NULL: all are in use. */
+static __always_inline struct clock_state *clock_claim(__u32 *found, __u32 cpu_id, __u32 key, __u64 mono)
 {
-	struct clock_state *clock, *spare = NULL;
+	struct clock_state *clock = clock_find(found, cpu_id, key);
 	__u32 i;
 
+	if (clock)
+		return clock;
 	for (i = 0; i < CLOCKS_PER_CPU; i++) {
-		clock = clocks_at(cpu * CLOCKS_PER_CPU + i);
-		if (!clock)
-			continue;
-		if (clock->in_use && clock->key == key)
-			return clock;
-		if (!clock->in_use || mono - clock->last_mono_ns > IDLE_NS)
-			spare = clock;
+		clock = clocks_at(cpu_id * CLOCKS_PER_CPU + i);
+		if (clock && (!clock->in_use || mono - clock->last_mono_ns > IDLE_NS))
+			STORE_ONCE(*found, cpu_id * CLOCKS_PER_CPU + i);
 	}
-	if (!spare)
+	clock = clocks_at(LOAD_ONCE(*found));
+	if (!clock)
 		return NULL;
-	ladder_empty(spare);
-	spare->in_use = 1;
-	spare->key = key;
-	spare->last_mono_ns = mono;
-	spare->has_epoch = 0;
-	return spare;
+	ladder_empty(clock);
+	clock->in_use = 1;
+	clock->key = key;
+	clock->last_mono_ns = mono;
+	clock->has_epoch = 0;
+	return clock;
 }
 
 static __always_inline void window_open(struct slot *slot, struct window *window, const struct agent_config *config,
@@ -107,10 +109,10 @@ SUBPROGRAM int window_close(void *ctx, struct slot *slot, struct window *window,
 	if (!record->n_delay)
 		record->delay_min_ns = 0;
 	if (record->n_stamped) {
-		clock = clock_claim(record->cpu, record->clock_key, record->last_mono_ns);
+		clock = clock_claim(&window->found, record->cpu, record->clock_key, record->last_mono_ns);
 		if (clock) {
 			clock->last_mono_ns = record->last_mono_ns;
-			ladder_add(clock, record, model_find(record->clock_key));
+			ladder_add(clock, record, model_find(&window->found, record->clock_key));
 		}
 	}
 	record->seq = cpu->counters.produced++;
@@ -132,10 +134,10 @@ SUBPROGRAM int window_attend(void *ctx, struct slot *slot, struct cpu_state *cpu
 	if (!config)
 		return 0;
 	config_take(config, cpu, slot->head.cpu);
+	/* A flush that we interrupted may be about to take this very window: count into it, and change nothing else. */
+	if (open && LOAD_ONCE(cpu->flushing))
+		return 0;
 	if (open && mono - open >= config->window_ns) {
-		/* The flush may be about to take this very window, or another's clock. */
-		if (LOAD_ONCE(cpu->flushing))
-			return 0;
 		window_close(ctx, slot, window, cpu, 0);
 		open = 0;
 	}
@@ -143,7 +145,7 @@ SUBPROGRAM int window_attend(void *ctx, struct slot *slot, struct cpu_state *cpu
 		window_open(slot, window, config, mono);
 		open = mono;
 	}
-	model_take(&slot->model, slot->head.clock_key);
+	model_take(&window->found, &slot->model, slot->head.clock_key);
 	left = open + config->window_ns - mono;
 	slot->head.last_mono_ns = mono;
 	slot->attend_ns = mono + (left < MODEL_REFRESH_NS ? left : MODEL_REFRESH_NS);
