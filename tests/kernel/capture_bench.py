@@ -45,6 +45,7 @@ _STAMPS = {
     "xdp": records.STAMP_XDP,
 }
 Stamp = Literal["none", "trailer", "skb", "xdp"]
+Hook = Literal["xdp", "tc"]
 
 
 @contextmanager
@@ -119,7 +120,7 @@ class CaptureBench:
     def __init__(
         self,
         stamp: Stamp = "trailer",
-        hook: Literal["xdp", "tc"] = "xdp",
+        hook: Hook = "xdp",
         *,
         loader: Literal["libbpf", "bcc"] = "libbpf",
         loaded: BpfObject | None = None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Literal
 
 import pytest
 
@@ -15,6 +14,7 @@ from tests.kernel.capture_bench import (
     TCX_NEXT,
     XDP_PASS,
     CaptureBench,
+    Hook,
     frame,
     raw_trailer,
     trailer,
@@ -186,7 +186,7 @@ def test_clock_keeps_its_slot_in_noise(bench: CaptureBench) -> None:
 
 
 @pytest.mark.parametrize("hook", ["xdp", "tc"])
-def test_clock_is_believed_at_the_eighth_packet(hook: Literal["xdp", "tc"]) -> None:
+def test_clock_is_believed_at_the_eighth_packet(hook: Hook) -> None:
     """Seven packets of a new clock count as rejected, from the eighth on they count as stamped."""
     with CaptureBench("trailer", hook) as bench:
         for i in range(10):
