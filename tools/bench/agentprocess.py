@@ -18,7 +18,7 @@ from agent.errors import AgentError
 from agent.ffi.bpf import prog_by_id
 from agent.telemetry.decode import Decoder
 from tools.bench.programtime import ProgramTime, program_time
-from tools.testbed import Testbed
+from tools.testbed import Namespace
 
 _START_S = 30.0
 _END_S = 20.0
@@ -38,7 +38,7 @@ class Memory:
 
 
 class AgentProcess:
-    """`agent run` on the testbed's capture interface. A context manager: it is killed if it still runs at the end.
+    """`agent run` on one interface. A context manager: it is killed if it still runs at the end.
 
     `on_frame` is called with every telemetry frame, in the reader's thread; without it, frames behind the first are
     read and thrown away.
@@ -46,7 +46,8 @@ class AgentProcess:
 
     def __init__(
         self,
-        bed: Testbed,
+        namespace: Namespace,
+        ifname: str,
         state_dir: Path,
         *arguments: str,
         on_frame: Callable[[dict[str, Any]], None] | None = None,
@@ -55,7 +56,7 @@ class AgentProcess:
         self._on_frame = on_frame
         self._process = subprocess.Popen(
             [
-                sys.executable, "-m", "agent", "run", "-i", bed.cap_if, "--netns", bed.cap.name,
+                sys.executable, "-m", "agent", "run", "-i", ifname, "--netns", namespace.name,
                 "--state-dir", str(state_dir), *arguments,
             ],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors,

@@ -111,7 +111,9 @@ class _Scene:
 
     def with_agent(self, window: str) -> _Span:
         """A span of the agent; its memory is kept if its windows are those of the figure."""
-        with AgentProcess(self._bed, self._state_dir, *_ARGUMENTS, "--window", window) as agent:
+        with AgentProcess(
+            self._bed.cap, self._bed.cap_if, self._state_dir, *_ARGUMENTS, "--window", window
+        ) as agent:
             agent.wait_for_hello()
             time.sleep(_SETTLE_S)
             span = self._span(agent.program_time, agent.cpu_ns)

@@ -107,7 +107,7 @@ class Scene:
         arguments = (*_ARGUMENTS, *_DENY[kill.lever])
         with (
             self._reason(kill.lever) as begin,
-            AgentProcess(self._bed, self._state_dir, *arguments) as agent,
+            AgentProcess(self._bed.cap, self._bed.cap_if, self._state_dir, *arguments) as agent,
         ):
             self._die(agent, kill, begin)
         journaled = self._journaled()
