@@ -8,7 +8,7 @@ import math
 import sys
 from dataclasses import replace
 
-from agent.cli._begin import begin
+from agent.cli._begin import begin, hold_end_signals
 from agent.options import add_run_arguments
 
 _DEFAULT_SECONDS = 4.0
@@ -31,6 +31,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Measure, explain; returns 0."""
     options = begin(args, "plan")
+    hold_end_signals()
     from agent.control.plan import render_reports
     from agent.loop import Loop
     from agent.telemetry.output import NoOutput

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from agent.cli._begin import begin
+from agent.cli._begin import begin, hold_end_signals
 from agent.options import add_run_arguments
 
 
@@ -27,6 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Run the loop until it ends; returns its exit code."""
     options = begin(args, "run")
+    hold_end_signals()
     from agent.loop import Loop
     from agent.telemetry.output import StreamOutput
     from agent.telemetry.status import StatusView
