@@ -12,6 +12,7 @@ import errno
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from agent.host.paths import HostPaths, read_int, read_text
 
 FORMAT = 1
 _SUFFIX = ".journal"
+_VALUES = ("before", "after")
 _NETNS_DIRECTORIES = (Path("/run/netns"), Path("/var/run/netns"))
 
 
@@ -94,23 +96,31 @@ class Journal:
     def __init__(self, state_dir: Path, scope: Scope, paths: HostPaths | None = None) -> None:
         """Take over the scope.
 
-        Raises `ConflictError` when another agent holds it, or a killed one left changes that were not put back yet.
+        Raises `ConflictError` when another agent holds it, or a killed one left changes that were not put back yet,
+        `UsageError` where a journal cannot be kept or others could write into it.
         """
         self.scope = scope
         self._paths = paths or HostPaths()
         self._path = state_dir / (scope.name + _SUFFIX)
         self._entries: list[Entry] = []
         self.notes: tuple[str, ...] = ()
-        state_dir.mkdir(parents=True, exist_ok=True, mode=0o755)
-        self._fd = _lock(self._path, create=True)
         try:
-            self._take_over()
-            os.ftruncate(self._fd, 0)
-            self._append(_header(scope, self._paths))
-            _sync_directory(state_dir)
-        except BaseException:
-            os.close(self._fd)
-            raise
+            state_dir.mkdir(parents=True, exist_ok=True, mode=0o755)
+            _require_private(state_dir)
+            self._fd = _lock(self._path, create=True)
+            try:
+                self._take_over()
+                os.ftruncate(self._fd, 0)
+                self._append(_header(scope, self._paths))
+                _sync_directory(state_dir)
+            except BaseException:
+                os.close(self._fd)
+                raise
+        except OSError as error:
+            raise UsageError(
+                f"no journal can be kept in {state_dir}: {error.strerror}",
+                "name another directory with --state-dir; without a journal nothing may be changed",
+            ) from error
 
     def record(self, setting: Setting, before: bytes, after: bytes) -> None:
         """Put a change on disk. On return it is safe to make it; raises `OSError` when it could not be stored."""
@@ -167,9 +177,15 @@ class Journal:
 
     def _append(self, line: dict[str, Any]) -> None:
         data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
-        if os.write(self._fd, data) != len(data):
-            raise OSError(errno.ENOSPC, "the journal could not be written", str(self._path))
-        os.fsync(self._fd)
+        size = os.fstat(self._fd).st_size
+        try:
+            if os.write(self._fd, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+            os.fsync(self._fd)
+        except OSError:
+            # The next line must not be glued to a part of this one: that would make all of them unreadable.
+            os.ftruncate(self._fd, size)
+            raise
 
 
 def restore(
@@ -186,8 +202,11 @@ def restore(
     somebody changed since are overwritten too; with `discard`, they are left and forgotten. Settings of another
     network namespace are put back by a child process that calls `enter_netns(name or path)` (default:
     `agent.ffi.netns.enter_netns`). Nothing is raised for a single setting: pass the result to `require_complete`.
+    Raises `UsageError` for a directory that others may write to: what stands there is written as root.
     """
     paths = paths or HostPaths()
+    if state_dir.is_dir():
+        _require_private(state_dir)
     results: list[Restored] = []
     for path in sorted(state_dir.glob(f"*{_SUFFIX}")):
         name = path.name.removesuffix(_SUFFIX)
@@ -230,6 +249,8 @@ def _restore_file(
         return [Restored(name, "", "", "owner_running", b"", b"", error.what)]
     except FileNotFoundError:
         return []  # Its agent ended, and removed it, a moment ago.
+    except OSError as error:
+        return [Restored(name, "", "", "failed", b"", b"", f"{path}: {error.strerror}")]
     try:
         header, entries = _parse(_read_all(fd))
         if header is None:
@@ -245,7 +266,8 @@ def _restore_file(
             _sync_directory(path.parent)
         return results
     except PartialError as error:
-        return [Restored(name, "", "", "failed", b"", b"", error.what)]
+        reason = f"{error.what}; {error.remedy}, then remove {path}"
+        return [Restored(name, "", "", "failed", b"", b"", reason)]
     finally:
         os.close(fd)
 
@@ -354,9 +376,12 @@ def _put_back(scope: Scope, entries: Sequence[Entry], paths: HostPaths, *, force
     for entry in entries:
         try:
             kind_of(entry.setting.kind)
-            known.append(entry)
+            reason = _foreign_target(scope, entry.setting, paths)
         except KeyError:
             reason = f"this version does not know how to undo {entry.setting.kind!r}"
+        if not reason:
+            known.append(entry)
+        else:
             results.append(
                 Restored(
                     scope.name, entry.setting.kind, entry.setting.target, "failed", entry.before, b"", reason
@@ -398,9 +423,34 @@ def _put_back_one(scope: Scope, item: _Pending, force: bool) -> Restored:
         if is_gone(error):
             return result("gone", "it does not exist any more")
         return result("failed", f"{os.strerror(error.errno) if error.errno else error}")
+    except (ValueError, OverflowError) as error:
+        return result("failed", f"the journal's entry makes no sense: {error}")
     if not kind.same(back, item.original):
         return result("failed", f"it reads {back!r} after writing {item.original!r}")
     return result("restored", "")
+
+
+def _foreign_target(scope: Scope, setting: Setting, paths: HostPaths) -> str:
+    """Why a file is none that an agent of this scope changes; empty if it may be one.
+
+    Restoring runs as root: whatever a journal says, no file but the interface's own and those of IRQs is written.
+    """
+    root = paths.net(scope.ifname) if setting.namespaced else paths.proc / "irq"
+    path = Path(setting.target)
+    if setting.kind != "file" or (path.is_relative_to(root) and ".." not in path.parts):
+        return ""
+    return f"it is not below {root}, and nothing else is written from a journal"
+
+
+def _require_private(state_dir: Path) -> None:
+    """Raise `UsageError` if somebody else could put a journal there, or lead ours elsewhere."""
+    found = state_dir.stat()
+    if found.st_uid in (0, os.geteuid()) and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return
+    raise UsageError(
+        f"the state directory {state_dir} can be written by others than its owner, or is not root's",
+        "look at what is in it, then `chown root` and `chmod 755` it, or name another with --state-dir",
+    )
 
 
 def _find_netns(scope: Scope) -> str | None:
@@ -428,14 +478,18 @@ def _inode_of(netns: str) -> int | None:
 def _lock(path: Path, *, create: bool) -> int:
     """An exclusive lock on the journal file; the descriptor holds it. Raises `ConflictError` when it is taken."""
     while True:
-        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
         fd = os.open(path, flags, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            header = json.loads(_read_all(fd).partition(b"\n")[0] or b"{}")
-            os.close(fd)
-            owner = f" (pid {header['pid']})" if "pid" in header else ""
+            try:
+                header = json.loads(_read_all(fd).partition(b"\n")[0])
+                owner = f" (pid {header['pid']})"
+            except (ValueError, KeyError, TypeError, RecursionError):
+                owner = ""  # Its first line is not written yet.
+            finally:
+                os.close(fd)
             raise ConflictError(
                 f"a running agent{owner} owns {path.name.removesuffix(_SUFFIX)}",
                 "one agent an interface: stop that one first",
@@ -479,8 +533,13 @@ def _parse(data: bytes) -> tuple[dict[str, Any] | None, list[Entry]]:
         header = json.loads(complete[0])
         if header.get("agent_journal") != FORMAT:
             raise ValueError(f"format {header.get('agent_journal')}")
+        _check(header, {"boot_id": str, "ifname": str, "ifindex": int, "netns_inode": int})
+        if header["netns"] is not None:
+            _check(header, {"netns": str})
+        if "/" in header["ifname"]:
+            raise ValueError(f"{header['ifname']!r} is no interface")
         entries = [_entry(json.loads(line)) for line in complete[1:]]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PartialError(
             f"a journal cannot be read: {error}",
             "it was written by another version, or damaged: restore by hand",
@@ -488,7 +547,16 @@ def _parse(data: bytes) -> tuple[dict[str, Any] | None, list[Entry]]:
     return header, entries
 
 
+def _check(line: dict[str, Any], types: dict[str, type]) -> None:
+    for key, kind in types.items():
+        value = line[key]
+        # A NUL is in no name and no path, though it may be in a value.
+        if not isinstance(value, kind) or (isinstance(value, str) and "\0" in value and key not in _VALUES):
+            raise ValueError(f"{key} is {value!r}")
+
+
 def _entry(line: dict[str, Any]) -> Entry:
+    _check(line, {"seq": int, "kind": str, "target": str, "namespaced": bool, "before": str, "after": str})
     setting = Setting(line["kind"], line["target"], line["namespaced"])
     return Entry(line["seq"], setting, _to_bytes(line["before"]), _to_bytes(line["after"]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent.control.journal import Journal, Restored, Scope, netns_inode, require_complete, restore
 from agent.control.settings import Setting, kind_of
-from agent.errors import ConflictError, PartialError
+from agent.errors import ConflictError, PartialError, UsageError
 from agent.host.paths import HostPaths
 
 
@@ -284,7 +285,8 @@ def test_a_file_that_is_no_journal_is_reported_and_kept(fixture: FixtureJournal)
 def test_settings_of_a_namespace_that_is_gone_are_gone_with_it(fixture: FixtureJournal) -> None:
     """But those of the whole host, as IRQs are, are put back."""
     a = fixture.file("a", "3\n")
-    irq = Path(fixture.root / "irq")
+    irq = fixture.paths.irq(24) / "smp_affinity_list"
+    irq.parent.mkdir(parents=True)
     irq.write_text("3\n")
     fixture.scope = Scope("veth0", 7, 1, "agt-no-such-namespace")
     journal = fixture.journal()
@@ -351,3 +353,110 @@ def test_thread_affinity_is_put_back() -> None:
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize(
+    "target", ["/elsewhere", "/sys/class/net/veth0/../../../elsewhere", "/sys/class/net/veth1/a"]
+)
+@pytest.mark.parametrize("force", [False, True])
+def test_a_doctored_journal_writes_no_file_but_the_interfaces_own(
+    fixture: FixtureJournal, target: str, force: bool
+) -> None:
+    """Whatever a journal names: files outside the interface's directory stay as they are, and that is said."""
+    path = Path(f"{fixture.root}{target}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("1")
+    journal = fixture.journal()
+    journal.record(Setting("file", str(path), namespaced=True), b"3\n", b"1")
+    fixture.die(journal)
+    assert outcomes(fixture.restore(force=force)) == ["failed"]
+    assert path.read_text() == "1"
+
+
+@pytest.mark.parametrize(
+    "change", [{"target": 5}, {"target": "a\0"}, {"kind": []}, {"seq": "a"}, {"before": 3}]
+)
+def test_an_entry_of_another_shape_is_reported(fixture: FixtureJournal, change: dict[str, object]) -> None:
+    """JSON that is no entry of ours makes the journal unreadable; the reason names the file to remove."""
+    journal = fixture.journal()
+    journal.record(fixture.file("a", "1\n"), b"3\n", b"1")
+    fixture.die(journal)
+    (path,) = fixture.state.iterdir()
+    header, entry = path.read_text().splitlines()
+    path.write_text(f"{header}\n{json.dumps(json.loads(entry) | change)}\n")
+    (restored,) = fixture.restore()
+    assert restored.outcome == "failed"
+    assert str(path) in restored.reason
+
+
+@pytest.mark.parametrize(
+    "change", [{"ifname": 3}, {"ifname": "../x"}, {"netns": []}, {"boot_id": None}, {"netns_inode": "1"}]
+)
+def test_a_header_of_another_shape_is_reported(fixture: FixtureJournal, change: dict[str, object]) -> None:
+    """So does a first line whose fields are not what they have to be, and nothing is written."""
+    a = fixture.file("a", "3\n")
+    journal = fixture.journal()
+    fixture.set(journal, a, "1")
+    fixture.die(journal)
+    (path,) = fixture.state.iterdir()
+    header, entry = path.read_text().splitlines()
+    path.write_text(f"{json.dumps(json.loads(header) | change)}\n{entry}\n")
+    assert outcomes(fixture.restore()) == ["failed"]
+    assert fixture.value(a) == "1"
+
+
+def test_a_value_that_its_kind_cannot_read_is_reported(fixture: FixtureJournal) -> None:
+    """An entry of a known kind with a senseless target fails alone, and the rest is put back."""
+    a = fixture.file("a", "3\n")
+    journal = fixture.journal()
+    fixture.set(journal, a, "1")
+    journal.record(Setting("thread-affinity", "nonsense", namespaced=True), b"3\n", b"1")
+    fixture.die(journal)
+    assert sorted(outcomes(fixture.restore())) == ["failed", "restored"]
+
+
+def test_a_state_directory_that_others_may_write_to_is_refused(fixture: FixtureJournal) -> None:
+    """Neither kept nor restored from: what stands there is written as root."""
+    fixture.state.mkdir()
+    fixture.state.chmod(0o777)
+    with pytest.raises(UsageError, match="written by others"):
+        fixture.journal()
+    with pytest.raises(UsageError, match="written by others"):
+        fixture.restore()
+
+
+@pytest.mark.parametrize("name", ["file", "file/below", "x" * 300])
+def test_a_directory_that_cannot_be_is_a_usage_error(fixture: FixtureJournal, name: str) -> None:
+    """A file in its place, or a name that cannot be: said with the directory."""
+    (fixture.root / "file").write_text("")
+    with pytest.raises(UsageError, match="no journal can be kept"):
+        Journal(fixture.root / name, fixture.scope, fixture.paths)
+
+
+def test_a_journal_that_is_a_link_is_not_followed(fixture: FixtureJournal) -> None:
+    """A link under a journal's name could make us truncate any file."""
+    victim = fixture.root / "victim"
+    victim.write_text("precious")
+    fixture.state.mkdir()
+    (fixture.state / f"{fixture.scope.name}.journal").symlink_to(victim)
+    with pytest.raises(UsageError):
+        fixture.journal()
+    assert outcomes(fixture.restore()) == ["failed"]
+    assert victim.read_text() == "precious"
+
+
+def test_a_line_that_did_not_fit_leaves_no_part_behind(
+    fixture: FixtureJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a full disk the next line does not continue the torn one: every change stays readable."""
+    a, b = fixture.file("a", "3\n"), fixture.file("b", "3\n")
+    journal = fixture.journal()
+    fixture.set(journal, a, "1")
+    with monkeypatch.context() as patch:
+        write = os.write
+        patch.setattr(os, "write", lambda fd, data: write(fd, data[:10]))
+        with pytest.raises(OSError, match="No space"):
+            journal.record(b, b"3\n", b"1")
+    fixture.set(journal, b, "1")
+    fixture.die(journal)
+    assert outcomes(fixture.restore()) == ["restored", "restored"]
