@@ -21,7 +21,9 @@ LOADERS = ("auto", "libbpf", "bcc")
 WINDOW_MIN_NS = 100_000
 WINDOW_MAX_NS = 1_000_000_000
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|m|h)?")
+_DURATION = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*(ns|us|µs|ms|s|m|h)?")
+_BASE_DELAY_MAX_NS = 1_000_000_000
+_CONFIG_MAX_BYTES = 1 << 20
 _UNIT_NS = {
     "ns": 1,
     "us": 1_000,
@@ -96,7 +98,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument(
         "--base-delay-ns",
-        type=_non_negative,
+        type=_base_delay_ns,
         metavar="NS",
         help="known wire-to-hook delay of an idle packet; without a PHC only the delay above it is known",
     )
@@ -166,10 +168,13 @@ def _check(options: RunOptions) -> None:
     if len(set(options.interfaces)) != len(options.interfaces):
         raise UsageError("an interface is named twice", "name each once")
     for name in options.interfaces:
-        if not name or len(name) > 15 or "/" in name or name in (".", ".."):
+        # As the kernel's dev_valid_name() has it.
+        if name in ("", ".", "..") or len(os.fsencode(name)) > 15 or re.search(r"[/:\s]", name):
             raise UsageError(f"{name!r} cannot be an interface name", "`ip link` lists them")
     if options.seconds is not None and not 0 < options.seconds < 1e9:
-        raise UsageError(f"--seconds {options.seconds}: must be above 0", "leave it out to run until SIGINT")
+        raise UsageError(
+            f"--seconds {options.seconds}: must be above 0 and below 1e9", "leave it out to run until SIGINT"
+        )
     if not WINDOW_MIN_NS <= options.window_ns <= WINDOW_MAX_NS:
         raise UsageError(f"window of {options.window_ns} ns", "choose 100us to 1s")
     for choice, known, flag in (
@@ -197,12 +202,22 @@ def _check(options: RunOptions) -> None:
 def _from_file(path: Path) -> dict[str, object]:
     try:
         with path.open("rb") as file:
-            table = tomllib.load(file)
+            data = file.read(_CONFIG_MAX_BYTES + 1)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "check the path of --config") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    if len(data) > _CONFIG_MAX_BYTES:
+        raise UsageError(f"{path} is larger than a configuration can be", "check the path of --config")
+    try:
+        table = tomllib.loads(data.decode())
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not valid TOML: {error}", "see docs/configuration.md") from error
-    return dict(_entry(path, key, value) for key, value in table.items())
+    values: dict[str, object] = {}
+    for key, value in table.items():
+        name, checked = _entry(path, key, value)
+        if name in values:
+            raise UsageError(f"{path}: {key!r} is given twice, with - and with _", "give it once")
+        values[name] = checked
+    return values
 
 
 # Key in the file -> (field, how a value is checked). Unknown keys are refused: a typo must not be ignored.
@@ -213,22 +228,22 @@ def _entry(path: Path, key: str, value: object) -> tuple[str, object]:
             items = [value] if isinstance(value, str) else value
             if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
                 raise ValueError("must be a list of names")
-            return name, tuple(items)
+            return name, tuple(_text(item) for item in items)
         if name == "window":
-            return "window_ns", parse_duration_ns(_typed(value, str))
+            return "window_ns", parse_duration_ns(_text(value))
         if name in ("netns", "stamp", "hook", "loader"):
-            return name, _typed(value, str)
+            return name, _text(value)
         if name == "state_dir":
-            return name, Path(_typed(value, str))
+            return name, Path(_text(value))
         if name in ("observe", "allow_reset"):
             return name, _typed(value, bool)
         if name == "seconds":
             return name, value if isinstance(value, float) else float(_typed(value, int))
         if name == "base_delay_ns":
-            return name, _non_negative(str(_typed(value, int)))
+            return name, _base_delay_ns(str(_typed(value, int)))
         if name == "ring_kib":
             return name, _ring_kib(str(_typed(value, int)))
-    except (ValueError, argparse.ArgumentTypeError) as error:
+    except (ValueError, OverflowError, argparse.ArgumentTypeError) as error:
         raise UsageError(f"{path}: {key} = {value!r}: {error}", "see docs/configuration.md") from error
     raise UsageError(
         f"{path}: unknown setting {key!r}", "see docs/configuration.md for the settings there are"
@@ -242,6 +257,13 @@ def _typed(value: object, kind: type[_T]) -> _T:
     return value
 
 
+def _text(value: object) -> str:
+    text = _typed(value, str)
+    if "\0" in text:
+        raise ValueError("has a NUL character, which no name has")
+    return text
+
+
 def _window(text: str) -> int:
     try:
         return parse_duration_ns(text)
@@ -253,15 +275,22 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _non_negative(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError("must be 0 or more")
+def _whole_number(text: str) -> int:
+    # int() takes underscores and digits of other scripts too, and refuses thousands of digits in its own words.
+    if re.fullmatch(r"-?[0-9]{1,15}", text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at most 15 digits")
+    return int(text)
+
+
+def _base_delay_ns(text: str) -> int:
+    number = _whole_number(text)
+    if not 0 <= number <= _BASE_DELAY_MAX_NS:
+        raise argparse.ArgumentTypeError(f"must be from 0 to {_BASE_DELAY_MAX_NS} (1 s)")
     return number
 
 
 def _ring_kib(text: str) -> int:
-    number = int(text)
+    number = _whole_number(text)
     if number < 4 or number > 65536 or number & (number - 1):
         raise argparse.ArgumentTypeError("must be a power of two from 4 to 65536")
     return number

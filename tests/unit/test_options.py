@@ -97,3 +97,33 @@ def test_lists_accumulate() -> None:
     """`--allow` and `--deny` take several names, by comma and by repetition."""
     options = _options("-i", "eth1", "--deny", "irq,rps", "--deny", "xps")
     assert options.deny == ("irq", "rps", "xps")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "interfaces = " + "[" * 3000 + "]" * 3000,
+        "seconds = 1" + "0" * 5000,
+        "seconds = 1" + "0" * 400,
+        'interfaces = "v\\u0000"',
+        'netns = "a\\u0000b"',
+        'window = "' + "9" * 5000 + 's"',
+        "base_delay_ns = 10000000000",
+        'state-dir = "x"\nstate_dir = "y"',
+        "#" * (1 << 21),
+    ],
+    ids=["nested", "digits", "float", "nul", "nul-netns", "window", "base-delay", "twice", "huge"],
+)
+def test_hostile_files_are_usage_errors(tmp_path: Path, text: str) -> None:
+    """Whatever is in the file, what is wrong with it is said in one sentence."""
+    path = tmp_path / "agent.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=r"agent\.toml"):
+        _options("-i", "eth1", "--config", str(path))
+
+
+@pytest.mark.parametrize("name", ["v0\n", "v 0", "v0:1", "\u540d" * 6, "x" * 16])
+def test_what_the_kernel_takes_for_no_name_is_refused(name: str) -> None:
+    """Blanks, colons, and more than 15 bytes."""
+    with pytest.raises(UsageError, match="cannot be an interface name"):
+        _options("-i", name)
