@@ -34,8 +34,12 @@ def enter_netns(name_or_path: str) -> tuple[str, ...]:
         raise UsageError(
             f"there is no network namespace {name_or_path} ({path})", "see `ip netns list`"
         ) from error
-    except OSError as error:
+    except PermissionError as error:
         raise call_error(f"open the network namespace {path}", error.errno or 0) from error
+    except (OSError, ValueError) as error:  # a loop of links, a name too long, a NUL in it
+        raise UsageError(
+            f"cannot open the network namespace {path}: {error}", "see `ip netns list`"
+        ) from error
     try:
         if _lib.setns(fd, _lib.CLONE_NEWNET):
             if _ffi.errno == errno.EINVAL:
@@ -75,7 +79,10 @@ def _replace_sysfs() -> tuple[str, ...]:
                 held.append((point, os.open(point, os.O_PATH | os.O_CLOEXEC)))
             except OSError:
                 lost.append(point)
-        _mount("sysfs", "/sys", "sysfs", 0)
+        if _lib.mount(b"sysfs", b"/sys", b"sysfs", 0, _ffi.NULL):
+            if _ffi.errno == errno.EBUSY:
+                return ()  # the sysfs of this very namespace is there already, with all that is mounted below it
+            raise call_error("mount sysfs at /sys", _ffi.errno)
         for point, fd in held:
             source = f"/proc/self/fd/{fd}".encode()
             if _lib.mount(source, point.encode(), b"none", _lib.MS_BIND, _ffi.NULL):
