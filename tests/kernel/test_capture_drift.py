@@ -66,17 +66,23 @@ def _resets(windows: npt.NDArray[np.void]) -> list[int]:
 
 @pytest.mark.parametrize("drift_ppb", [12_000, -12_000])
 def test_drift_is_within_its_bound(drift_ppb: int) -> None:
-    """After 1.3 seconds the drift comes from a baseline of half a second, and its bound tells how far it may be off.
+    """After 1.3 seconds the drift comes from a baseline of half a second, and is within its bound of the truth.
 
-    The bound is the scatter seen lately, no guarantee: three of it are allowed.
+    The bound is the scatter seen lately, no guarantee: a machine so busy that all packets of a block are late may
+    spoil an attempt, but hardly three in a row. A wrong sign or scale spoils all.
     """
-    clock = SimulatedClock(drift_mono_ppb=drift_ppb)
-    with _bench() as bench:
-        windows = _send(bench, clock, 1_300_000_000)
-    last = windows[-1]
-    assert last["flags"] & WINDOW_DRIFT_VALID
-    assert last["drift_baseline_ns"] > 1 << 29
-    assert abs(int(last["drift_mono_ppb"]) - drift_ppb) <= 3 * int(last["drift_bound_ppb"])
+    attempts = []
+    for _ in range(3):
+        with _bench() as bench:
+            last = _send(bench, SimulatedClock(drift_mono_ppb=drift_ppb), 1_300_000_000)[-1]
+        attempts.append(last)
+        if (
+            last["flags"] & WINDOW_DRIFT_VALID
+            and last["drift_baseline_ns"] > 1 << 29
+            and abs(int(last["drift_mono_ppb"]) - drift_ppb) <= last["drift_bound_ppb"]
+        ):
+            return
+    pytest.fail(f"never within its bound: {attempts}")
 
 
 def test_bound_tells_what_jitter_costs() -> None:
