@@ -62,7 +62,7 @@ static __always_inline __s64 capture_packet(void *ctx, struct cpu_state *cpu, __
 	record->n += weight;
 	record->last_mono_ns = mono;
 	if (stamp->verdict == VERDICT_STAMPED)
-		delay = window_stamped(cpu, slot, window, index, mono, stamp->hw_ns, weight);
+		delay = window_stamped(slot, window, mono, stamp->hw_ns, weight);
 	else if (stamp->verdict == VERDICT_MISSING)
 		record->n_missing += weight;
 	else if (stamp->verdict == VERDICT_REJECTED)

@@ -16,7 +16,7 @@
 /* BCC cannot link BPF-to-BPF calls. What the flush does per run is bounded by what the verifier walks through. */
 #define BCC_SLOTS_MAX 128
 #define BCC_FLUSH_MAX 8
-#define SUBPROGRAM static __always_inline
+#define SUBPROGRAM    static __always_inline
 #else
 #include <linux/bpf.h>
 #include <linux/types.h>

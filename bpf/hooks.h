@@ -20,7 +20,8 @@ SUBPROGRAM int xdp_trailer_slow(struct xdp_md *ctx, struct stamp *stamp)
 	__u32 length = bpf_xdp_get_buff_len(ctx);
 
 	if (length < TRAILER_FRAME_MIN || bpf_xdp_load_bytes(ctx, 0, head, FRAME_HEAD_BYTES) ||
-	    !trailer_has_room(head, length) || bpf_xdp_load_bytes(ctx, length - TRAILER_BYTES, trailer, TRAILER_BYTES))
+	    !trailer_has_room(head, length) ||
+	    bpf_xdp_load_bytes(ctx, length - TRAILER_BYTES, trailer, TRAILER_BYTES))
 		return 0;
 	trailer_decode(trailer, stamp);
 	return 0;
@@ -31,14 +32,15 @@ SUBPROGRAM int skb_trailer_slow(struct __sk_buff *skb, __u32 length, struct stam
 	__u8 head[FRAME_HEAD_BYTES + 2], trailer[TRAILER_BYTES];
 
 	if (length < TRAILER_FRAME_MIN || bpf_skb_load_bytes(skb, 0, head, FRAME_HEAD_BYTES) ||
-	    !trailer_has_room(head, length) || bpf_skb_load_bytes(skb, length - TRAILER_BYTES, trailer, TRAILER_BYTES))
+	    !trailer_has_room(head, length) ||
+	    bpf_skb_load_bytes(skb, length - TRAILER_BYTES, trailer, TRAILER_BYTES))
 		return 0;
 	trailer_decode(trailer, stamp);
 	return 0;
 }
 
-static __always_inline void xdp_meta(struct xdp_md *ctx, struct cpu_state *cpu, __u32 queue, __u64 mono, __u64 hw,
-				     __s64 delay)
+static __always_inline void xdp_meta(struct xdp_md *ctx, struct cpu_state *cpu, __u32 queue, __u64 mono,
+				     __u64 hw, __s64 delay)
 {
 	if (unlikely(cpu->meta_mask != META_NEVER) && !(cpu->counters.packets & cpu->meta_mask))
 		meta_write(ctx, cpu, queue, mono, hw, delay);
@@ -138,7 +140,8 @@ int tc_ingress(struct __sk_buff *skb)
 			return TC_NEXT;
 		if (config->stamp == STAMP_TRAILER) {
 			stamp.verdict = VERDICT_MISSING;
-			if (unlikely(!trailer_direct((void *)(long)skb->data, (void *)(long)skb->data_end, &stamp))) {
+			if (unlikely(!trailer_direct((void *)(long)skb->data, (void *)(long)skb->data_end,
+						     &stamp))) {
 				struct stamp slow = {.clock_key = CLOCK_KEY_NONE, .verdict = VERDICT_MISSING};
 
 				skb_trailer_slow(skb, skb->len, &slow);
@@ -205,15 +208,16 @@ static long flush_slot(__u32 i, struct flush *flush)
 {
 	struct slot *slot = slots_at(flush->first + i);
 	struct cpu_state *cpu = cpu_state_at(flush->cpu);
+	struct slot_head *head = heads_at(flush->first + i);
 	struct window *window;
 
-	if (!slot || !cpu)
+	if (!slot || !head || !cpu)
 		return 1;
 	if (!is_overdue(slot, flush))
 		return 0;
 	window = &slot->window[slot->active & 1];
 	/* In this order: a packet that comes in after the exchange opens the other window, and its times stand. */
-	STORE_ONCE(slot->head.open_mono_ns, 0);
+	STORE_ONCE(head->open_mono_ns, 0);
 	STORE_ONCE(slot->attend_ns, 0);
 	compiler_barrier();
 	STORE_ONCE(slot->active, (slot->active & 1) ^ 1);
@@ -227,16 +231,18 @@ static long flush_slot(__u32 i, struct flush *flush)
 
 /* No bpf_loop without BPF-to-BPF calls, and each turn of a plain loop is verified anew: searching is cheap that way,
  * closing isn't. What is left is closed by the next run. */
-static __always_inline void flush_slots(const struct agent_config *config, struct cpu_state *cpu, struct flush *flush)
+static __always_inline void flush_slots(const struct agent_config *config, struct cpu_state *cpu,
+					struct flush *flush)
 {
 	struct slot *slot;
 	__u32 round, i;
 
 	for (round = 0; round < BCC_FLUSH_MAX; round++) {
 		STORE_ONCE(cpu->overdue, NOT_FOUND);
-		for (i = 0; i < BCC_SLOTS_MAX && i < config->slots_per_cpu; i++) {
+		/* Backwards, so that the first is found last. */
+		for (i = BCC_SLOTS_MAX; i-- > 0;) {
 			slot = slots_at(flush->first + i);
-			if (slot && is_overdue(slot, flush))
+			if (i < config->slots_per_cpu && slot && is_overdue(slot, flush))
 				STORE_ONCE(cpu->overdue, i);
 		}
 		i = LOAD_ONCE(cpu->overdue);
@@ -248,7 +254,8 @@ static __always_inline void flush_slots(const struct agent_config *config, struc
 
 #else
 
-static __always_inline void flush_slots(const struct agent_config *config, struct cpu_state *cpu, struct flush *flush)
+static __always_inline void flush_slots(const struct agent_config *config, struct cpu_state *cpu,
+					struct flush *flush)
 {
 	bpf_loop(config->slots_per_cpu, flush_slot, flush, 0);
 }

@@ -28,15 +28,15 @@
 #include "maps.h"
 
 #define LADDER_SPAN0_SHIFT 23
-#define LADDER_SPAN_SHIFT  3	       /* a span is 8 of the one below ... */
-#define LADDER_BLOCK_SHIFT 3	       /* ... and has 8 blocks */
-#define LADDER_BLOCKS_MIN  3	       /* fewer don't tell their spread */
+#define LADDER_SPAN_SHIFT  3		/* a span is 8 of the one below ... */
+#define LADDER_BLOCK_SHIFT 3		/* ... and has 8 blocks */
+#define LADDER_BLOCKS_MIN  3		/* fewer don't tell their spread */
 #define LADDER_AGE_MAX_NS  (1ULL << 42) /* keeps the arithmetic in 64 bits */
 #define JUMP_UP_NS	   (1LL << 24)
 #define JUMP_DOWN_NS	   (1LL << 14)
 #define RATE_ANY_Q32	   2147484 /* 500 ppm: more than any oscillator plus its steering */
 #define PPB_Q32		   4295	   /* 1000 ppb */
-#define RATE_KNOWN_PPB	   250000 /* a figure less certain than this isn't extrapolated */
+#define RATE_KNOWN_PPB	   250000  /* a figure less certain than this isn't extrapolated */
 #define QUANTUM_NS	   16	   /* resolution of the stamps */
 #define MAGNITUDE_MAX	   (1ULL << 33)
 
@@ -106,7 +106,8 @@ static __always_inline void rung_add(struct rung *rung, const struct clock_pair 
 
 /* The lowest that a delay-free pair at this moment could lie, as the distance of `pair` above it. */
 static __always_inline void line_distance(const struct clock_state *clock, const struct clock_pair *pair,
-					  const struct clock_pair *base, __s64 *above_lowest, __s64 *above_highest)
+					  const struct clock_pair *base, __s64 *above_lowest,
+					  __s64 *above_highest)
 {
 	__s64 distance, slack;
 
@@ -168,7 +169,7 @@ static __always_inline void ladder_figure(struct clock_state *clock, struct wind
 			continue;
 		ppb = above * 1000000000ULL / baseline;
 		bound = (2 * (rung->spread_ns < 1ULL << 31 ? rung->spread_ns : 1ULL << 31) + QUANTUM_NS) *
-				1000000000ULL / baseline +
+			    1000000000ULL / baseline +
 			1;
 		if (ppb > 0x7fffffff)
 			ppb = 0x7fffffff;
@@ -195,7 +196,8 @@ static __always_inline void ladder_figure(struct clock_state *clock, struct wind
 
 /* Takes in a closed window with stamps, and gives its record the drift as known now. `epoch` is that of the clock's
  * model, if it has one. */
-SUBPROGRAM void ladder_add(struct clock_state *clock, struct window_record *record, const struct clock_model *model)
+SUBPROGRAM void ladder_add(struct clock_state *clock, struct window_record *record,
+			   const struct clock_model *model)
 {
 	struct clock_pair pair = record->envelope;
 	__s64 rate, step;

@@ -36,8 +36,8 @@
 
 BPF_F_TABLE("array", u32, struct agent_config, config, 1, BPF_F_MMAPABLE);
 BPF_F_TABLE("array", u32, struct cpu_state, counters, COUNTERS_ENTRIES, BPF_F_MMAPABLE);
-BPF_F_TABLE("array", u32, struct slot, slots, SLOTS_ENTRIES, BPF_F_MMAPABLE);
-BPF_F_TABLE("array", u32, struct delay_hist, hists, HISTS_ENTRIES, BPF_F_MMAPABLE);
+BPF_F_TABLE("array", u32, struct slot_head, slots, SLOTS_ENTRIES, BPF_F_MMAPABLE);
+BPF_F_TABLE("array", u32, struct slot, hists, HISTS_ENTRIES, BPF_F_MMAPABLE);
 BPF_F_TABLE("array", u32, struct clock_state, clocks, CLOCKS_ENTRIES, BPF_F_MMAPABLE);
 BPF_F_TABLE("array", u32, struct clock_model, models, MODELS_MAX, BPF_F_MMAPABLE);
 BPF_F_TABLE("array", u32, struct stack_hist, stack_hists, STACK_HISTS_ENTRIES, BPF_F_MMAPABLE);
@@ -54,12 +54,12 @@ static __always_inline struct cpu_state *cpu_state_at(u32 i)
 	return counters.lookup(&i);
 }
 
-static __always_inline struct slot *slots_at(u32 i)
+static __always_inline struct slot_head *heads_at(u32 i)
 {
 	return slots.lookup(&i);
 }
 
-static __always_inline struct delay_hist *hists_at(u32 i)
+static __always_inline struct slot *slots_at(u32 i)
 {
 	return hists.lookup(&i);
 }
@@ -91,19 +91,19 @@ static __always_inline int events_output(void *ctx, struct window_record *record
 
 #else
 
-#define MMAPPED_ARRAY(name, value_type, entries) \
-	struct { \
-		__uint(type, BPF_MAP_TYPE_ARRAY); \
+#define MMAPPED_ARRAY(name, value_type, entries)   \
+	struct {                                   \
+		__uint(type, BPF_MAP_TYPE_ARRAY);  \
 		__uint(map_flags, BPF_F_MMAPABLE); \
-		__uint(max_entries, entries); \
-		__type(key, __u32); \
-		__type(value, value_type); \
+		__uint(max_entries, entries);      \
+		__type(key, __u32);                \
+		__type(value, value_type);         \
 	} name SEC(".maps")
 
 MMAPPED_ARRAY(config, struct agent_config, 1);
 MMAPPED_ARRAY(counters, struct cpu_state, COUNTERS_ENTRIES);
-MMAPPED_ARRAY(slots, struct slot, SLOTS_ENTRIES);
-MMAPPED_ARRAY(hists, struct delay_hist, HISTS_ENTRIES);
+MMAPPED_ARRAY(slots, struct slot_head, SLOTS_ENTRIES);
+MMAPPED_ARRAY(hists, struct slot, HISTS_ENTRIES);
 MMAPPED_ARRAY(clocks, struct clock_state, CLOCKS_ENTRIES);
 MMAPPED_ARRAY(models, struct clock_model, MODELS_MAX);
 MMAPPED_ARRAY(stack_hists, struct stack_hist, STACK_HISTS_ENTRIES);
@@ -125,12 +125,12 @@ static __always_inline struct cpu_state *cpu_state_at(__u32 i)
 	return bpf_map_lookup_elem(&counters, &i);
 }
 
-static __always_inline struct slot *slots_at(__u32 i)
+static __always_inline struct slot_head *heads_at(__u32 i)
 {
 	return bpf_map_lookup_elem(&slots, &i);
 }
 
-static __always_inline struct delay_hist *hists_at(__u32 i)
+static __always_inline struct slot *slots_at(__u32 i)
 {
 	return bpf_map_lookup_elem(&hists, &i);
 }

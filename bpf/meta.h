@@ -22,8 +22,8 @@ struct capture_meta {
 	__s64 delay_ns; /* at the XDP hook; DELAY_NONE: unknown */
 };
 
-static __always_inline void meta_write(struct xdp_md *ctx, struct cpu_state *cpu, __u32 queue, __u64 mono, __u64 hw,
-				       __s64 delay)
+static __always_inline void meta_write(struct xdp_md *ctx, struct cpu_state *cpu, __u32 queue, __u64 mono,
+				       __u64 hw, __s64 delay)
 {
 	struct capture_meta *meta;
 
@@ -50,8 +50,8 @@ static __always_inline const struct capture_meta *meta_read(struct __sk_buff *sk
 	return meta;
 }
 
-static __always_inline void stack_sample(const struct agent_config *config, struct cpu_state *cpu, __u32 cpu_id,
-					 const struct capture_meta *meta, __u64 mono)
+static __always_inline void stack_sample(const struct agent_config *config, struct cpu_state *cpu,
+					 __u32 cpu_id, const struct capture_meta *meta, __u64 mono)
 {
 	__u32 queue = meta->queue & (config->stack_queues - 1), bucket;
 	struct stack_hist *hist = stack_hists_at(cpu_id * config->stack_queues + queue);
@@ -59,10 +59,8 @@ static __always_inline void stack_sample(const struct agent_config *config, stru
 
 	if (!hist)
 		return;
-	if (unlikely(!cpu->has_log2))
-		hist_prepare(cpu);
 	delay = since < DELAY_MAX ? since : DELAY_MAX;
-	bucket = hist_bucket(cpu, delay);
+	bucket = hist_bucket(delay);
 	opaque(bucket);
 	if (bucket < HIST_BUCKETS)
 		hist->xdp_to_stack.bucket[bucket]++;
@@ -70,7 +68,7 @@ static __always_inline void stack_sample(const struct agent_config *config, stru
 	if (meta->delay_ns < 0)
 		return;
 	delay = meta->delay_ns + since;
-	bucket = hist_bucket(cpu, delay < DELAY_MAX ? delay : DELAY_MAX);
+	bucket = hist_bucket(delay < DELAY_MAX ? delay : DELAY_MAX);
 	opaque(bucket);
 	if (bucket < HIST_BUCKETS)
 		hist->hw_to_stack.bucket[bucket]++;

@@ -18,37 +18,37 @@
 #define AGENT_ABI 1 /* change with any layout change; config.abi is checked at load */
 
 /* Where the hardware stamp of a packet comes from (config.stamp). */
-#define STAMP_NONE 0
+#define STAMP_NONE    0
 #define STAMP_TRAILER 1 /* Metamako / Arista 7130, 16 bytes behind the frame */
-#define STAMP_SKB 2     /* __sk_buff->hwtstamp at tc ingress */
-#define STAMP_XDP 3     /* kfunc bpf_xdp_metadata_rx_timestamp, device-bound */
+#define STAMP_SKB     2 /* __sk_buff->hwtstamp at tc ingress */
+#define STAMP_XDP     3 /* kfunc bpf_xdp_metadata_rx_timestamp, device-bound */
 
 /* Which hook owns the windows (config.hook, window_record.hook). */
 #define HOOK_XDP 1
-#define HOOK_TC 2
+#define HOOK_TC	 2
 
 /* Clock keys: a trailer clock is (device id << 8 | port id); these are above that range. */
 #define CLOCK_KEY_NONE 0xFFFFFFFF /* no hardware stamp: software windows */
-#define CLOCK_KEY_PHC 0x01000000  /* the interface's own PHC (xdp and skb stamps) */
+#define CLOCK_KEY_PHC  0x01000000 /* the interface's own PHC (xdp and skb stamps) */
 
 /* The delay histogram: 16 sub-buckets per octave, 256 ns .. 1 s, log-linear as HdrHistogram.
  * Bucket 0 holds d < 256 ns (negative d too, also counted in n_negative); the last holds d >= 2^30 ns. */
 #define HIST_MIN_SHIFT 8
-#define HIST_OCTAVES 22
-#define HIST_SUB_BITS 4
-#define HIST_SUB 16
-#define HIST_BUCKETS 354 /* 1 + 22 * 16 + 1 */
+#define HIST_OCTAVES   22
+#define HIST_SUB_BITS  4
+#define HIST_SUB       16
+#define HIST_BUCKETS   354 /* 1 + 22 * 16 + 1 */
 
-#define LADDER_RUNGS 4 /* envelope pairs about 8 ms, 64 ms, 512 ms, 4 s old */
+#define LADDER_RUNGS   4 /* envelope pairs about 8 ms, 64 ms, 512 ms, 4 s old */
 #define CLOCKS_PER_CPU 8
-#define MODELS_MAX 16
-#define TX_QUEUES_MAX 64
+#define MODELS_MAX     16
+#define TX_QUEUES_MAX  64
 
 /* window_record.flags */
-#define WINDOW_IDLE_CLOSE 1   /* closed by the flush program, not by a packet */
-#define WINDOW_SAMPLED 2      /* 1/N sampling was on (degraded) */
+#define WINDOW_IDLE_CLOSE   1 /* closed by the flush program, not by a packet */
+#define WINDOW_SAMPLED	    2 /* 1/N sampling was on (degraded) */
 #define WINDOW_LADDER_RESET 4 /* the ladder was emptied when this window closed */
-#define WINDOW_DRIFT_VALID 8  /* drift_* fields hold a figure */
+#define WINDOW_DRIFT_VALID  8 /* drift_* fields hold a figure */
 
 /* A moment seen by both clocks. */
 struct clock_pair {
@@ -66,26 +66,26 @@ struct window_record {
 	__u8 hook;
 	__u8 stamp;
 	__u16 flags;
-	__u64 open_mono_ns;          /* first packet of the window, any kind */
-	__u64 last_mono_ns;          /* last packet of the window, any kind */
-	struct clock_pair first;     /* first stamped packet; 0,0 if none */
-	struct clock_pair last;      /* last stamped packet */
-	struct clock_pair envelope;  /* the pair with the smallest mono - hw */
-	__u32 n;                     /* packets seen (gso_segs counted) */
-	__u32 n_stamped;             /* with an accepted hardware stamp */
-	__u32 n_missing;             /* no stamp: 0, -ENODATA, -EOPNOTSUPP, no trailer behind the frame */
-	__u32 n_rejected;            /* something stamp-like that failed validation, or no slot free */
-	__u32 n_duplicate;           /* same stamp as the packet before */
-	__u32 n_reordered;           /* stamp earlier than the packet before, same queue and clock */
-	__u32 n_delay;               /* packets in delay_*: stamped and under a valid model */
-	__u32 n_no_model;            /* stamped, but no valid clock model (none, torn, expired) */
-	__u32 n_negative;            /* delays below 0 under the model (counted as 0 in the sums) */
-	__u32 n_saturated;           /* additions to delay_sq_sum that would have overflowed */
+	__u64 open_mono_ns;	    /* first packet of the window, any kind */
+	__u64 last_mono_ns;	    /* last packet of the window, any kind */
+	struct clock_pair first;    /* first stamped packet; 0,0 if none */
+	struct clock_pair last;	    /* last stamped packet */
+	struct clock_pair envelope; /* the pair with the smallest mono - hw */
+	__u32 n;		    /* packets seen (gso_segs counted) */
+	__u32 n_stamped;	    /* with an accepted hardware stamp */
+	__u32 n_missing;	    /* no stamp: 0, -ENODATA, -EOPNOTSUPP, no trailer behind the frame */
+	__u32 n_rejected;	    /* something stamp-like that failed validation, or no slot free */
+	__u32 n_duplicate;	    /* same stamp as the packet before */
+	__u32 n_reordered;	    /* stamp earlier than the packet before, same queue and clock */
+	__u32 n_delay;		    /* packets in delay_*: stamped and under a valid model */
+	__u32 n_no_model;	    /* stamped, but no valid clock model (none, torn, expired) */
+	__u32 n_negative;	    /* delays below 0 under the model (counted as 0 in the sums) */
+	__u32 n_saturated;	    /* additions to delay_sq_sum that would have overflowed */
 	__u64 delay_sum_ns;
-	__u64 delay_sq_sum;          /* sum of (d >> 6)^2 */
+	__u64 delay_sq_sum; /* sum of (d >> 6)^2 */
 	__u32 delay_min_ns;
-	__u32 delay_max_ns;          /* both clamped to u32 */
-	__s32 drift_mono_ppb;        /* d(mono - hw)/dt from the ladder */
+	__u32 delay_max_ns;   /* both clamped to u32 */
+	__s32 drift_mono_ppb; /* d(mono - hw)/dt from the ladder */
 	__u32 drift_bound_ppb;
 	__u64 drift_baseline_ns;
 };
@@ -94,18 +94,18 @@ struct window_record {
 struct agent_config {
 	__u32 abi;
 	__u32 ifindex;
-	__u32 stamp;       /* STAMP_* */
+	__u32 stamp;	     /* STAMP_* */
 	__u32 slots_per_cpu; /* power of two; slot index = cpu * slots_per_cpu + hash */
 	__u64 window_ns;
-	__u32 sample_mask;   /* count a packet when (per-CPU packet number & mask) == 0; 0 = every packet */
-	__u32 meta_mask;     /* carry XDP->stack metadata on packets where (number & mask) == 0; ~0 = never */
-	__u32 rewrite;       /* tc ingress writes skb->tstamp: 0 no, 1 realtime, 2 tai */
-	__u32 n_cpus;        /* highest possible CPU id + 1 */
-	__u32 stack_queues;  /* power of two, <= 64; see stack_hists */
-	__u32 frozen;        /* not 0: the degrade ladder stopped everything but the counters */
+	__u32 sample_mask;  /* count a packet when (per-CPU packet number & mask) == 0; 0 = every packet */
+	__u32 meta_mask;    /* carry XDP->stack metadata on packets where (number & mask) == 0; ~0 = never */
+	__u32 rewrite;	    /* tc ingress writes skb->tstamp: 0 no, 1 realtime, 2 tai */
+	__u32 n_cpus;	    /* highest possible CPU id + 1 */
+	__u32 stack_queues; /* power of two, <= 64; see stack_hists */
+	__u32 frozen;	    /* not 0: the degrade ladder stopped everything but the counters */
 	__s64 rewrite_base_ns; /* what to add to PHC time to get the named scale */
-	__u32 rewrite_key;   /* the clock whose model dates packets that carry no hardware stamp */
-	__u32 hook;          /* HOOK_*: which program owns the windows */
+	__u32 rewrite_key;     /* the clock whose model dates packets that carry no hardware stamp */
+	__u32 hook;	       /* HOOK_*: which program owns the windows */
 };
 
 /* The leading fields of a value of map "slots", array indexed cpu * slots_per_cpu + hash, read through mmap:
@@ -115,7 +115,8 @@ struct slot_head {
 	__u32 clock_key;
 	__u16 queue;
 	__u16 cpu;
-	__u32 generation; /* incremented when the slot changes owner: its histogram then belongs to another pair */
+	__u32
+	    generation; /* incremented when the slot changes owner: its histogram then belongs to another pair */
 	__u64 open_mono_ns; /* 0: no window open */
 	__u64 last_mono_ns;
 };
@@ -140,18 +141,18 @@ struct clock_model {
 /* Map "counters", array indexed by CPU, read through mmap; every field only grows. */
 struct cpu_counters {
 	__u64 produced; /* windows closed = records offered to the ring */
-	__u64 lost;     /* of these, refused by the ring */
-	__u64 packets;  /* seen by the stamping hook (gso_segs counted), before sampling */
+	__u64 lost;	/* of these, refused by the ring */
+	__u64 packets;	/* seen by the stamping hook (gso_segs counted), before sampling */
 	__u64 bytes;
 	__u64 stamped;
-	__u64 slot_full;      /* packets that found no slot for their (queue, clock) */
-	__u64 flushed;        /* windows closed by the flush program */
-	__u64 flush_busy;     /* flushes that left a window to the packet path */
-	__u64 meta_failed;    /* bpf_xdp_adjust_meta refused */
-	__u64 stack_samples;  /* samples in the stack histogram */
-	__u64 rewritten;      /* skb->tstamp written */
+	__u64 slot_full;     /* packets that found no slot for their (queue, clock) */
+	__u64 flushed;	     /* windows closed by the flush program */
+	__u64 flush_busy;    /* flushes that left a window to the packet path */
+	__u64 meta_failed;   /* bpf_xdp_adjust_meta refused */
+	__u64 stack_samples; /* samples in the stack histogram */
+	__u64 rewritten;     /* skb->tstamp written */
 	__u64 rewrite_no_model;
-	__u64 tc_packets;     /* tc ingress, all packets (also where XDP owns the windows) */
+	__u64 tc_packets; /* tc ingress, all packets (also where XDP owns the windows) */
 	__u64 tx_packets;
 	__u64 tx_bytes;
 	__u64 probation; /* packets whose trailer names a clock that has not yet proved to be one */

@@ -36,7 +36,7 @@ struct slot_request {
 
 static __always_inline int slot_is(const struct slot *slot, __u32 queue, __u32 key)
 {
-	return slot->head.in_use && slot->head.clock_key == key && slot->head.queue == queue;
+	return slot->in_use && slot->clock_key == key && slot->queue == queue;
 }
 
 /* One more sighting of a candidate clock; whether it has proved itself. */
@@ -50,25 +50,29 @@ static __always_inline int slot_sighted(struct slot *slot, const struct slot_req
 	slot->candidate_key = want->key;
 	slot->candidate_queue = want->queue;
 	slot->candidate_ns = offset;
-	slot->head.last_mono_ns = want->mono_ns;
+	slot->candidate_mono_ns = want->mono_ns;
 	slot->sightings++;
 	return slot->sightings >= PROBATION_SIGHTS;
 }
 
-static __always_inline void slot_own(struct slot *slot, const struct slot_request *want, __u32 cpu_id)
+static __always_inline void slot_own(struct slot *slot, struct slot_head *head, __u32 index,
+				     const struct slot_request *want, __u32 cpu_id)
 {
-	slot->head.in_use = 0;
+	STORE_ONCE(head->in_use, 0);
 	compiler_barrier();
-	slot->head.clock_key = want->key;
-	slot->head.queue = want->queue;
-	slot->head.cpu = cpu_id;
-	slot->head.generation++;
-	slot->head.last_mono_ns = want->mono_ns;
+	head->clock_key = slot->clock_key = want->key;
+	head->queue = slot->queue = want->queue;
+	head->cpu = slot->cpu = cpu_id;
+	head->generation++;
+	head->open_mono_ns = 0;
+	head->last_mono_ns = want->mono_ns;
+	slot->index = index;
+	slot->attend_ns = 0;
 	slot->last_hw_ns = 0;
 	slot->sightings = 0;
-	slot->attend_ns = 0;
+	slot->in_use = 1;
 	compiler_barrier();
-	slot->head.in_use = 1;
+	STORE_ONCE(head->in_use, 1);
 }
 
 /*
@@ -81,39 +85,39 @@ SUBPROGRAM int slot_find(const struct slot_request *want, struct cpu_state *cpu)
 	__u32 hash = slot_hash(want->queue, want->key), best = SLOT_NONE, index, i;
 	__u32 cpu_id = bpf_get_smp_processor_id();
 	__u64 rank, best_rank = ~0ULL;
+	struct slot_head *head;
 	struct slot *slot;
 	int same;
 
 	for (i = 0; i < SLOT_PROBES; i++) {
 		index = cpu->slot_first + ((hash + i) & cpu->slot_mask);
 		slot = slots_at(index);
-		if (!slot)
+		head = heads_at(index);
+		if (!slot || !head)
 			return SLOT_NONE;
 		if (slot_is(slot, want->queue, want->key))
 			return index;
-		same = slot->sightings && slot->candidate_key == want->key && slot->candidate_queue == want->queue;
-		if (slot->head.in_use) {
+		same = slot->sightings && slot->candidate_key == want->key &&
+		       slot->candidate_queue == want->queue;
+		if (slot->in_use) {
 			/* Closing its window is the flush's work, overdue as it is. */
-			if (slot->head.open_mono_ns || want->mono_ns - slot->head.last_mono_ns <= IDLE_NS)
+			if (head->open_mono_ns || want->mono_ns - head->last_mono_ns <= IDLE_NS)
 				continue;
-			rank = (1ULL << 63) | slot->head.last_mono_ns;
+			rank = (1ULL << 63) | head->last_mono_ns;
 		} else {
-			rank = same ? 0 : slot->sightings ? slot->head.last_mono_ns : 1;
+			rank = same ? 0 : slot->sightings ? slot->candidate_mono_ns : 1;
 		}
 		if (rank < best_rank) {
 			best_rank = rank;
 			best = index;
 		}
 	}
-	if (best == SLOT_NONE)
-		goto full;
 	slot = slots_at(best);
-	if (!slot)
-		return SLOT_NONE;
-	/* A flush that we interrupted may be at work on that slot. */
-	if (slot->head.in_use && LOAD_ONCE(cpu->flushing))
+	head = heads_at(best);
+	/* A flush that we interrupted may be at work on a slot in use. */
+	if (!slot || !head || (slot->in_use && LOAD_ONCE(cpu->flushing)))
 		goto full;
-	slot->head.in_use = 0;
+	slot->in_use = head->in_use = 0;
 	if (want->key != CLOCK_KEY_NONE && want->key != CLOCK_KEY_PHC &&
 	    !clock_find(&cpu->found, cpu_id, want->key)) {
 		/* A flush that we interrupted may be giving away the same entry. */
@@ -124,16 +128,17 @@ SUBPROGRAM int slot_find(const struct slot_request *want, struct cpu_state *cpu)
 		if (!clock_claim(&cpu->found, cpu_id, want->key, want->mono_ns))
 			goto full;
 	}
-	slot_own(slot, want, cpu_id);
+	slot_own(slot, head, best, want, cpu_id);
 	return best;
 full:
-	cpu->counters.slot_full += !want->rejected;
+	cpu->counters.slot_full++;
 	return SLOT_NONE;
 }
 
 /* As slot_find; a trailer's packet whose clock gets no slot counts as rejected among those without a clock. */
 SUBPROGRAM int slot_seek(struct slot_request *want, struct cpu_state *cpu)
 {
+	__u64 counted = cpu->counters.slot_full;
 	__u32 index = slot_find(want, cpu);
 
 	if (index != SLOT_NONE || want->key == CLOCK_KEY_NONE || want->key == CLOCK_KEY_PHC)
@@ -141,7 +146,8 @@ SUBPROGRAM int slot_seek(struct slot_request *want, struct cpu_state *cpu)
 	want->key = CLOCK_KEY_NONE;
 	want->rejected = 1;
 	index = slot_find(want, cpu);
-	cpu->counters.slot_full += index == SLOT_NONE;
+	if (index == SLOT_NONE)
+		cpu->counters.slot_full = counted + 1;
 	return index;
 }
 

@@ -18,12 +18,9 @@ struct cpu_state {
 	__u32 slot_mask;
 	__u32 slot_first; /* this CPU's first slot */
 	__u32 meta_mask;
-	__u32 number; /* of the packet, for 1/N sampling */
-	__u32 has_log2;
-	__u32 found; /* see struct window */
+	__u32 number;  /* of the packet, for 1/N sampling */
+	__u32 found;   /* see struct window */
 	__u32 overdue; /* the same for the flush */
-	__u32 pad;
-	__u8 log2[256]; /* of a byte, see hist.h; here, because the packet path has a pointer to this anyway */
 };
 
 /* A window being filled: its record, counted in place, so that closing it copies nothing. */
@@ -47,11 +44,17 @@ struct slot_model {
 	__u32 pad;
 };
 
-/* Value of map "slots": one (queue, clock) on one CPU. */
+/* Value of map "hists": one (queue, clock) on one CPU. Its histogram, and behind it all else that counting a packet
+ * touches, so that one lookup finds it. What the agent has to know of the slot stands in map "slots". */
 struct slot {
-	struct slot_head head;
+	struct delay_hist hist;
+	__u32 in_use;
+	__u32 clock_key;
+	__u16 queue;
+	__u16 pad0;
 	__u32 active; /* which of the two windows the packet path fills; changed by the flush only */
-	__u32 pad;
+	__u32 index;  /* of this slot in its maps */
+	__u32 cpu;
 	__u64 attend_ns; /* from then on the packet path has to look after the window and the model */
 	__u64 last_hw_ns;
 	struct slot_model model;
@@ -60,6 +63,9 @@ struct slot {
 	__u16 candidate_queue;
 	__u16 sightings;
 	__s64 candidate_ns; /* mono - hw at the last sighting */
+	__u64 candidate_mono_ns;
+	__u64 pad1
+	    [2]; /* the windows start on a cache line, and the whole is a power of two: indexed by a shift */
 	struct window window[2];
 };
 
@@ -82,9 +88,10 @@ struct clock_state {
 	__u64 last_mono_ns;
 	__u32 epoch; /* of the model when the ladder was begun */
 	__u32 has_epoch;
-	struct clock_pair suspect; /* a pair off the line, put aside until the next one confirms or refutes it */
-	__s64 rate_q32;		   /* last figure, d(mono - hw)/dmono in units of 2^-32; 0 while too uncertain */
-	__u64 tolerance_q32;	   /* how far rate_q32 may be off */
+	struct clock_pair
+	    suspect;	     /* a pair off the line, put aside until the next one confirms or refutes it */
+	__s64 rate_q32;	     /* last figure, d(mono - hw)/dmono in units of 2^-32; 0 while too uncertain */
+	__u64 tolerance_q32; /* how far rate_q32 may be off */
 	__u64 rate_baseline_ns;
 	struct rung rungs[LADDER_RUNGS];
 };

@@ -89,8 +89,7 @@ static __always_inline __u32 network_end(const void *head)
  * a packet was merged by the kernel, and no trailer survives that. */
 static __always_inline int trailer_has_room(const void *head, __u32 length)
 {
-	return length >= TRAILER_FRAME_MIN && length <= 0xffff &&
-	       length >= network_end(head) + TRAILER_BYTES;
+	return length >= TRAILER_FRAME_MIN && length <= 0xffff && length >= network_end(head) + TRAILER_BYTES;
 }
 
 static __always_inline void trailer_decode(const void *trailer, struct stamp *stamp)

@@ -25,15 +25,14 @@
 #define SQUARE_WEIGHT 2048 /* more segments times the largest square don't fit into 64 bits */
 
 /* Takes over the configuration for this CPU's packet path. */
-static __always_inline void config_take(const struct agent_config *config, struct cpu_state *cpu, __u32 cpu_id)
+static __always_inline void config_take(const struct agent_config *config, struct cpu_state *cpu,
+					__u32 cpu_id)
 {
 	cpu->stamp = config->stamp;
 	cpu->slot_mask = config->slots_per_cpu - 1;
 	cpu->slot_first = cpu_id * config->slots_per_cpu;
 	cpu->meta_mask = config->meta_mask;
 	cpu->plain = !(config->frozen | config->sample_mask);
-	if (!cpu->has_log2)
-		hist_prepare(cpu);
 }
 
 /* A clock's entry on this CPU; NULL if it isn't known here. */
@@ -75,27 +74,27 @@ static __always_inline struct clock_state *clock_claim(__u32 *found, __u32 cpu_i
 	return clock;
 }
 
-static __always_inline void window_open(struct slot *slot, struct window *window, const struct agent_config *config,
-					__u64 mono)
+static __always_inline void window_open(struct slot *slot, struct window *window,
+					const struct agent_config *config, __u64 mono)
 {
 	struct window_record *record = &window->record;
 
 	__builtin_memset(record, 0, sizeof(*record));
 	record->ifindex = config->ifindex;
-	record->clock_key = slot->head.clock_key;
-	record->cpu = slot->head.cpu;
-	record->queue = slot->head.queue;
+	record->clock_key = slot->clock_key;
+	record->cpu = slot->cpu;
+	record->queue = slot->queue;
 	record->hook = config->hook;
 	record->stamp = config->stamp;
 	record->flags = config->sample_mask ? WINDOW_SAMPLED : 0;
 	record->delay_min_ns = DELAY_MAX;
 	window->envelope_ns = 0x7fffffffffffffffLL;
 	record->open_mono_ns = mono;
-	slot->head.open_mono_ns = mono;
 }
 
 /* Completes the record of a window that nobody else touches any more, and hands it out. */
-SUBPROGRAM int window_close(void *ctx, struct slot *slot, struct window *window, struct cpu_state *cpu, __u32 flags)
+SUBPROGRAM int window_close(void *ctx, struct slot *slot, struct window *window, struct cpu_state *cpu,
+			    __u32 flags)
 {
 	struct window_record *record = &window->record;
 	struct clock_state *clock;
@@ -129,11 +128,12 @@ SUBPROGRAM int window_attend(void *ctx, struct slot *slot, struct cpu_state *cpu
 {
 	struct window *window = &slot->window[slot->active & 1];
 	const struct agent_config *config = config_at(0);
+	struct slot_head *head = heads_at(slot->index);
 	__u64 open = window->record.open_mono_ns, left;
 
-	if (!config)
+	if (!config || !head)
 		return 0;
-	config_take(config, cpu, slot->head.cpu);
+	config_take(config, cpu, slot->cpu);
 	/* A flush that we interrupted may be about to take this very window: count into it, and change nothing else. */
 	if (open && LOAD_ONCE(cpu->flushing))
 		return 0;
@@ -143,22 +143,21 @@ SUBPROGRAM int window_attend(void *ctx, struct slot *slot, struct cpu_state *cpu
 	}
 	if (!open) {
 		window_open(slot, window, config, mono);
-		open = mono;
+		head->open_mono_ns = open = mono;
 	}
-	model_take(&window->found, &slot->model, slot->head.clock_key);
+	model_take(&window->found, &slot->model, slot->clock_key);
 	left = open + config->window_ns - mono;
-	slot->head.last_mono_ns = mono;
+	head->last_mono_ns = mono;
 	slot->attend_ns = mono + (left < MODEL_REFRESH_NS ? left : MODEL_REFRESH_NS);
 	return 0;
 }
 
 /* Counts a stamped packet of `weight` segments; returns its delay, DELAY_NONE if unknown. */
-static __always_inline __s64 window_stamped(const struct cpu_state *cpu, struct slot *slot, struct window *window,
-					    __u32 slot_index, __u64 mono, __u64 hw, __u32 weight)
+static __always_inline __s64 window_stamped(struct slot *slot, struct window *window, __u64 mono, __u64 hw,
+					    __u32 weight)
 {
 	struct window_record *record = &window->record;
 	__s64 offset = mono - hw, delay;
-	struct delay_hist *hist;
 	__u64 square;
 	__u32 bucket;
 
@@ -201,11 +200,10 @@ static __always_inline __s64 window_stamped(const struct cpu_state *cpu, struct 
 		record->delay_sq_sum = square;
 	else
 		record->n_saturated++;
-	bucket = hist_bucket(cpu, delay);
-	hist = hists_at(slot_index);
+	bucket = hist_bucket(delay);
 	opaque(bucket);
-	if (hist && bucket < HIST_BUCKETS)
-		hist->bucket[bucket] += weight;
+	if (likely(bucket < HIST_BUCKETS))
+		slot->hist.bucket[bucket] += weight;
 	return delay;
 }
 
