@@ -68,16 +68,12 @@ def _stamp(facts: HookFacts, options: RunOptions, reasons: list[str]) -> tuple[s
     if options.stamp != "auto":
         reasons.append(f"stamp {options.stamp}: asked for")
         return options.stamp, False
-    if (
-        facts.phc_index is not None
-        and facts.xdp_rx_timestamp
-        and options.loader != "bcc"
-        and options.hook in ("auto", "xdp")
-    ):
+    if facts.phc_index is not None and facts.xdp_rx_timestamp:
+        # Seen on 6.18: when the interface of a large device-bound program is removed, the kernel follows a pointer
+        # from before the verifier moved the program, and dies holding its network lock.
         reasons.append(
-            f"stamp xdp: {facts.driver} gives RX timestamps as XDP metadata and has /dev/ptp{facts.phc_index}"
+            "stamp xdp is offered, but never chosen unasked: removing the interface may crash the kernel"
         )
-        return "xdp", False
     if facts.rx_filter_on and options.hook in ("auto", "tc"):
         reasons.append("stamp skb: the driver stamps received packets now")
         return "skb", False

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from agent import __version__
-from agent.errors import AgentError
+from agent.errors import AgentError, UsageError
 
 # Subcommand -> its line in `agent --help`. Only the module of the chosen one is imported.
 _COMMANDS = {
@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code; every expected failure is told on stderr."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
+        _occupy_standard_descriptors()
         args = _parser(arguments).parse_args(arguments)
         code: int = args.run(args)
         sys.stdout.flush()
@@ -55,6 +56,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Our own stdout closed under us (`agent doctor | head`): nothing left to say to anybody.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _occupy_standard_descriptors() -> None:
+    """See that descriptors 0 to 2 are open: else the next file that is opened, a journal say, gets what is printed.
+
+    Raises `UsageError` where there is no standard output (`>&-`).
+    """
+    if sys.stdout is None:
+        raise UsageError("standard output is closed", "leave it open, or redirect it to a file or /dev/null")
+    while (fd := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from agent.cli._begin import begin, hold_end_signals
+from agent.errors import PartialError
 from agent.options import add_run_arguments
 
 
@@ -36,6 +37,12 @@ def run(args: argparse.Namespace) -> int:
     stdout = sys.stdout.fileno()
     output = StatusView(stdout) if sys.stdout.isatty() else StreamOutput(stdout)
     try:
-        return Loop(options, output).run()
+        code = Loop(options, output).run()
     finally:
-        output.close()
+        complete = output.close()
+    if complete is False:
+        raise PartialError(
+            f"the reader did not read the end of the telemetry ({output.closed_reason}); everything is restored",
+            "see that the collector keeps up, or that the disk has room",
+        )
+    return code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
@@ -97,14 +97,17 @@ class Controller:
         deny: Iterable[str] = (),
         observe_only: bool = False,
         timing: Timing | None = None,
+        cpu_time_ns: Callable[[], int] = time.thread_time_ns,
     ) -> None:
-        """`journals` by interface name; not needed for `observe_only`, which writes nothing.
+        """`journals` by interface name; not needed for `observe_only`, which writes nothing. `cpu_time_ns` tells what
+        planning costs: plans are spaced by it.
 
         Raises `UsageError` for actuator names that are not there.
         """
         self._host = host
         self._journals = journals
         self._observe_only = observe_only
+        self._cpu_time_ns = cpu_time_ns
         self._actuators = make_actuators(host, allowed_actuators(allow, deny))
         self._model = DelayModel(host.topology)
         self._guard = Guard(timing)
@@ -150,12 +153,12 @@ class Controller:
             elif now_ns - self._flight_seen_ns > _VANISHED_NS:
                 self._abandon("its interface is gone", events, now_ns)
         elif now_ns >= self._next_plan_ns:
-            began_ns = time.thread_time_ns()
+            began_ns = self._cpu_time_ns()
             for state in self._interfaces.values():
                 self._consider(state, events, now_ns)
                 if self._in_flight is not None:
                     break
-            cost_ns = time.thread_time_ns() - began_ns
+            cost_ns = self._cpu_time_ns() - began_ns
             is_wanted = any(state.wanted for state in self._interfaces.values())
             usual_ns = _PLAN_NS if is_wanted else _IDLE_PLAN_NS
             self._next_plan_ns = now_ns + min(max(usual_ns, _PLAN_SHARE * cost_ns), _PLAN_MAX_NS)

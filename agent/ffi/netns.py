@@ -91,9 +91,3 @@ def _replace_sysfs() -> tuple[str, ...]:
         for _, fd in held:
             os.close(fd)
     return tuple(lost)
-
-
-def enter_new_netns() -> None:
-    """Enters a network namespace made for this process alone; it ends with the process."""
-    if _lib.unshare(_lib.CLONE_NEWNET):
-        raise call_error("make a network namespace", _ffi.errno)

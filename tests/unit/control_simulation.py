@@ -68,6 +68,8 @@ class SimulatedHost:
         self.journal = Journal(
             self.tree.paths.sys / "state", Scope("veth0", 7, netns_inode()), self.tree.paths
         )
+        # Planning costs no simulated time: a loaded test machine must not space the plans out.
+        options.setdefault("cpu_time_ns", lambda: 0)
         return Controller(host, {"veth0": self.journal}, **options)  # type: ignore[arg-type]
 
     def cpus_of(self, queue: int) -> list[int]:

@@ -52,7 +52,7 @@ class SimulatedNic:
         self.now_ns = 1_000_000_000
         host = read_host(self.tree.paths, ["eth0"])
         self.journal = Journal(root / "state", Scope("eth0", 3, netns_inode()), self.tree.paths)
-        self.controller = Controller(host, {"eth0": self.journal})
+        self.controller = Controller(host, {"eth0": self.journal}, cpu_time_ns=lambda: 0)
 
     def affinities(self) -> list[str]:
         return [(self.tree.paths.irq(irq) / "smp_affinity").read_text().strip() for irq in (31, 32)]
@@ -126,7 +126,7 @@ def test_an_interrupt_for_two_queues_moves_both_at_once(tmp_path: Path) -> None:
     nic = SimulatedNic(tmp_path)
     nic.tree.interrupts([(31, "ice-eth0-TxRx-0-1")])
     host = read_host(nic.tree.paths, ["eth0"])
-    nic.controller = Controller(host, {"eth0": nic.journal})
+    nic.controller = Controller(host, {"eth0": nic.journal}, cpu_time_ns=lambda: 0)
     plans = [event for event in nic.run(30) if isinstance(event, PlanEvent) and event.applied]
     assert [change.queues for change in plans[0].changes] == [(0, 1)]
 

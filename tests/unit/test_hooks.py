@@ -31,10 +31,17 @@ def test_a_driver_that_resets_on_attach_gets_tc() -> None:
     assert (choice.hook, choice.stamp) == ("tc", "skb")
 
 
-def test_allow_reset_permits_native_xdp_with_its_stamp() -> None:
-    """With --allow-reset, a driver with the timestamp kfunc is stamped in XDP."""
-    choice = choose(MLX5, _run(allow_reset=True))
+def test_the_metadata_stamp_is_taken_when_asked_for() -> None:
+    """With --stamp xdp and --allow-reset, a driver with the timestamp kfunc is stamped in XDP."""
+    choice = choose(MLX5, _run(allow_reset=True, stamp="xdp"))
     assert (choice.hook, choice.stamp) == ("xdp", "xdp")
+
+
+def test_the_metadata_stamp_is_never_chosen_unasked() -> None:
+    """A device-bound program can crash the kernel when its interface goes, so auto takes the skb stamp and says why."""
+    choice = choose(MLX5, _run(allow_reset=True))
+    assert choice.stamp == "skb"
+    assert any("never chosen unasked" in reason for reason in choice.reasons)
 
 
 def test_a_metadata_stamp_without_the_xdp_hook_falls_to_skb() -> None:
