@@ -353,14 +353,7 @@ def test_ninth_clock_is_rejected() -> None:
     "behind",
     [
         pytest.param(b"", id="missing"),
-        pytest.param(
-            trailer(HW_NS),
-            id="stamped",
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="slot_seek looks twice, with and without the clock, and slot_find counts slot_full each time",
-            ),
-        ),
+        pytest.param(trailer(HW_NS), id="stamped"),
     ],
 )
 def test_packet_without_any_slot_is_counted_once(behind: bytes) -> None:

@@ -27,6 +27,8 @@ from agent.doctor.processes import named, running
 from agent.errors import UsageError
 from tests.unit.test_host_model import FixtureHost
 
+pytestmark = pytest.mark.rtnl
+
 ALL_CAPABILITIES = "000001ffffffffff"
 MOUNTS = """\
 20 1 0:19 / / rw,relatime - ext4 /dev/root rw

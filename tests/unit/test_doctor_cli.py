@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.rtnl
+
 COMMAND = [sys.executable, "-m", "agent", "doctor"]
 
 

@@ -13,6 +13,8 @@ from agent.ffi.hwtstamp import (
     ts_info,
 )
 
+pytestmark = pytest.mark.rtnl
+
 
 def test_the_loopback_device_stamps_in_software_only() -> None:
     """No PHC, no hardware stamps, by name and by index."""

@@ -19,6 +19,8 @@ from agent.ffi.phc import (
     burst_from_precise,
 )
 
+pytestmark = pytest.mark.rtnl
+
 _lib = _native.lib
 
 
