@@ -283,10 +283,12 @@ class Capture:
         """
         self._close_attached()
         time.sleep(self._options.window_ns / 1e9)  # no packet comes any more: now every window is overdue
-        opened = np.flatnonzero(self._slots["open_mono_ns"])
-        if len(opened):
-            cpus = np.unique(opened // (len(self._slots) // self.target.cpu_count))
-            flush_cpus(self._object.prog_fd("flush"), cpus.tolist())
+        slots_per_cpu = len(self._slots) // self.target.cpu_count
+        for _ in range(slots_per_cpu):  # BCC's flush closes a few windows at a time
+            opened = np.flatnonzero(self._slots["open_mono_ns"])
+            if not len(opened):
+                break
+            flush_cpus(self._object.prog_fd("flush"), np.unique(opened // slots_per_cpu).tolist())
         return self.drain()
 
     def close(self) -> None:
