@@ -37,7 +37,7 @@ def test_every_struct_of_the_header_has_its_dtype() -> None:
 
 def test_every_constant_of_the_header_is_exported_with_its_value() -> None:
     """The #defines and the module's constants are the same."""
-    defined = re.findall(r"^#define (\w+) +(0x[0-9A-Fa-f]+|\d+)", _HEADER.read_text(), re.MULTILINE)
+    defined = re.findall(r"^#define (\w+)[ \t]+(0x[0-9A-Fa-f]+|\d+)", _HEADER.read_text(), re.MULTILINE)
     assert len(defined) > 20
     assert {name: getattr(records, name, None) for name, _ in defined} == {
         name: int(value, 0) for name, value in defined
