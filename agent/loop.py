@@ -273,7 +273,9 @@ class Loop:
         for watch in self._watches:
             if not watch.gone and not _is_present(watch.interface):
                 watch.gone = True
-                self._notes.append(f"{watch.interface.name} is gone, and the programs on it with it")
+                self._notes.append(
+                    f"{watch.interface.name} is gone, or has another name now: no longer captured"
+                )
 
     def _anchor(self, watch: Watch, pairs: ClockPairs) -> None:
         """Read the PHC within its budget, and give the burst to the interface's own clock."""

@@ -8,13 +8,14 @@ another boot, or of another interface that took over the name, are never written
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
@@ -387,8 +388,11 @@ def _put_back(scope: Scope, entries: Sequence[Entry], paths: HostPaths, *, force
                     scope.name, entry.setting.kind, entry.setting.target, "failed", entry.before, b"", reason
                 )
             )
-    replaced = read_int(paths.net(scope.ifname) / "ifindex") not in (None, scope.ifindex)
+    name = _name_now(scope, paths)
+    replaced = name is None and read_int(paths.net(scope.ifname) / "ifindex") is not None
     for item in _pending(known):
+        if name not in (None, scope.ifname) and item.setting.namespaced:
+            item = replace(item, setting=_renamed(scope, item.setting, name, paths))
         if replaced and item.setting.namespaced:
             reason = f"another interface is called {scope.ifname} now"
             results.append(
@@ -428,6 +432,24 @@ def _put_back_one(scope: Scope, item: _Pending, force: bool) -> Restored:
     if not kind.same(back, item.original):
         return result("failed", f"it reads {back!r} after writing {item.original!r}")
     return result("restored", "")
+
+
+def _name_now(scope: Scope, paths: HostPaths) -> str | None:
+    """What the scope's interface is called now: it may have been renamed. None where it is gone."""
+    names = [scope.ifname]
+    with contextlib.suppress(OSError):
+        names += sorted(entry.name for entry in (paths.sys / "class/net").iterdir())
+    return next((name for name in names if read_int(paths.net(name) / "ifindex") == scope.ifindex), None)
+
+
+def _renamed(scope: Scope, setting: Setting, name: str, paths: HostPaths) -> Setting:
+    """The same setting under the interface's present name."""
+    if setting.target == scope.ifname:
+        return replace(setting, target=name)
+    with contextlib.suppress(ValueError):  # other kinds don't name the interface
+        inside = Path(setting.target).relative_to(paths.net(scope.ifname))
+        return replace(setting, target=str(paths.net(name) / inside))
+    return setting
 
 
 def _foreign_target(scope: Scope, setting: Setting, paths: HostPaths) -> str:

@@ -460,3 +460,27 @@ def test_a_line_that_did_not_fit_leaves_no_part_behind(
     fixture.set(journal, b, "1")
     fixture.die(journal)
     assert outcomes(fixture.restore()) == ["restored", "restored"]
+
+
+def test_an_interface_that_was_renamed_gets_its_values_back(fixture: FixtureJournal) -> None:
+    """The journal knows the interface by its index too: under its new name the old value is put back."""
+    setting = fixture.file("queues/rx-0/rps_cpus", "0\n")
+    journal = fixture.journal()
+    fixture.set(journal, setting, "2\n")
+    fixture.die(journal)
+    fixture.paths.net("veth0").rename(fixture.paths.net("wan0"))
+    assert outcomes(fixture.restore()) == ["restored"]
+    assert (fixture.paths.net("wan0") / "queues/rx-0/rps_cpus").read_text() == "0\n"
+
+
+def test_a_name_that_another_interface_has_now_is_left_alone(fixture: FixtureJournal) -> None:
+    """Where the interface was renamed and another took its name, only the renamed one is written."""
+    setting = fixture.file("queues/rx-0/rps_cpus", "0\n")
+    journal = fixture.journal()
+    fixture.set(journal, setting, "2\n")
+    fixture.die(journal)
+    fixture.paths.net("veth0").rename(fixture.paths.net("wan0"))
+    other = fixture.file("queues/rx-0/rps_cpus", "2\n")
+    fixture.file("ifindex", "9\n")
+    assert outcomes(fixture.restore()) == ["restored"]
+    assert fixture.value(other) == "2\n"
