@@ -324,7 +324,7 @@ def _ring_bytes(options: RunOptions, target: CaptureTarget) -> int:
 
 def _slots_per_cpu(rx_queues: int) -> int:
     """Room for two clocks on every queue, in a table that stays sparse; a power of two."""
-    return min(256, max(16, 1 << (2 * rx_queues - 1).bit_length()))
+    return min(256, max(32, 1 << (2 * rx_queues - 1).bit_length()))
 
 
 def _stack_queues(rx_queues: int) -> int:

@@ -56,8 +56,29 @@ class RunOptions:
     state_dir: Path = Path("/run/agent")
 
 
-def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags that `run` and `plan` share. Every default is None, so that the file can fill in."""
+def add_run_arguments(parser: argparse.ArgumentParser, seconds: str = "run until SIGINT") -> None:
+    """Declare the flags that `run` and `plan` share; `seconds` is the default of `--seconds`, in words."""
+    add_capture_arguments(parser)
+    parser.add_argument(
+        "--seconds", type=float, metavar="N", help=f"end by itself after N seconds (default: {seconds})"
+    )
+    act = parser.add_argument_group("what may be changed")
+    act.add_argument("--observe", action="store_true", default=None, help="change nothing on the host")
+    act.add_argument(
+        "--allow",
+        type=_names,
+        action="extend",
+        metavar="NAME[,NAME]",
+        help="actuators to allow beyond the default (irq, rps, xps, napi)",
+    )
+    act.add_argument(
+        "--deny", type=_names, action="extend", metavar="NAME[,NAME]", help="actuators never to use"
+    )
+    act.add_argument("--state-dir", type=Path, metavar="DIR", help="journal and locks (default /run/agent)")
+
+
+def add_capture_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of everything that captures. Every default is None, so that the file can fill in."""
     where = parser.add_argument_group("what to watch")
     where.add_argument(
         "-i",
@@ -68,9 +89,6 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         help="interface to capture on; repeat for several (a bond or VLAN is resolved to its leaves)",
     )
     where.add_argument("--netns", metavar="NAME", help="network namespace that the interfaces are in")
-    where.add_argument(
-        "--seconds", type=float, metavar="N", help="end by itself after N seconds (default: run until SIGINT)"
-    )
     where.add_argument(
         "--window",
         dest="window_ns",
@@ -108,23 +126,9 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KIB",
         help="perf ring per CPU, a power of two (default: room for two ticks of windows)",
     )
-    act = parser.add_argument_group("what may be changed")
-    act.add_argument("--observe", action="store_true", default=None, help="change nothing on the host")
-    act.add_argument(
-        "--allow",
-        type=_names,
-        action="extend",
-        metavar="NAME[,NAME]",
-        help="actuators to allow beyond the default (irq, rps, xps, napi)",
-    )
-    act.add_argument(
-        "--deny", type=_names, action="extend", metavar="NAME[,NAME]", help="actuators never to use"
-    )
-    other = parser.add_argument_group("other")
-    other.add_argument(
+    parser.add_argument(
         "--config", type=Path, metavar="FILE.toml", help="the same settings from a file; flags win over it"
     )
-    other.add_argument("--state-dir", type=Path, metavar="DIR", help="journal and locks (default /run/agent)")
 
 
 def read_options(args: argparse.Namespace) -> RunOptions:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 from agent.cli._begin import begin
 from agent.errors import UsageError
-from agent.options import add_run_arguments, require_root
+from agent.options import add_capture_arguments, require_root
 
 # Loaded for an interface that stays: on 6.18 a device that is removed while such a program lives crashes the kernel,
 # so no throw-away interface is made for it.
@@ -39,7 +39,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     verify.add_argument("--json", action="store_true", help="one JSON object")
     verify.set_defaults(run=_verify)
     attach = actions.add_parser("attach", help="attach to an interface and stay attached")
-    add_run_arguments(attach)
+    add_capture_arguments(attach)
     attach.set_defaults(run=_attach)
     detach = actions.add_parser("detach", help="detach what `attach` attached")
     detach.add_argument("-i", "--interface", dest="ifname", required=True, metavar="IF")

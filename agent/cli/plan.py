@@ -23,7 +23,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "then show for every queue what is set, what would be set, the delay measured now and predicted then, and "
         "what decided. Nothing is changed.",
     )
-    add_run_arguments(parser)
+    add_run_arguments(parser, f"{_DEFAULT_SECONDS:g}")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.set_defaults(run=run)
 
