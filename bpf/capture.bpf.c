@@ -6,7 +6,7 @@
 SEC("xdp.frags")
 int xdp_capture(struct xdp_md *ctx)
 {
-	return xdp_packet(ctx, NULL, bpf_ktime_get_ns());
+	return xdp_packet(ctx, NULL);
 }
 
 #ifndef AGENT_BCC

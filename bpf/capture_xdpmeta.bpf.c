@@ -11,14 +11,14 @@ extern int bpf_xdp_metadata_rx_timestamp(const struct xdp_md *ctx, __u64 *timest
 SEC("xdp.frags")
 int xdp_capture_meta(struct xdp_md *ctx)
 {
-	__u64 mono = bpf_ktime_get_ns(), hw = 0;
+	__u64 hw = 0;
 	struct stamp stamp;
 
 	/* -EOPNOTSUPP (no such driver), -ENODATA (not this packet) and a stamp of 0 all mean that there is none. */
 	if (!bpf_xdp_metadata_rx_timestamp || bpf_xdp_metadata_rx_timestamp(ctx, &hw))
 		hw = 0;
 	stamp = phc_stamp(hw);
-	return xdp_packet(ctx, &stamp, mono);
+	return xdp_packet(ctx, &stamp);
 }
 
 char LICENSE[] SEC("license") = "GPL";

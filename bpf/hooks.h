@@ -39,34 +39,34 @@ SUBPROGRAM int skb_trailer_slow(struct __sk_buff *skb, __u32 length, struct stam
 	return 0;
 }
 
-static __always_inline void xdp_meta(struct xdp_md *ctx, struct cpu_state *cpu, __u32 queue, __u64 mono,
-				     __u64 hw, __s64 delay)
+static __always_inline void xdp_meta(struct xdp_md *ctx, struct cpu_state *cpu, __u32 queue,
+				     const struct arrival *arrival)
 {
 	if (unlikely(cpu->meta_mask != META_NEVER) && !(cpu->counters.packets & cpu->meta_mask))
-		meta_write(ctx, cpu, queue, mono, hw, delay);
+		meta_write(ctx, cpu, queue, arrival->mono_ns, arrival->hw_ns, arrival->delay_ns);
 }
 
 /* A packet without a trailer that could be read directly, or with one that isn't to be believed. */
-SUBPROGRAM int xdp_odd(struct xdp_md *ctx, struct cpu_state *cpu, __u32 queue, __u64 mono)
+SUBPROGRAM int xdp_odd(struct xdp_md *ctx, struct cpu_state *cpu, __u32 queue)
 {
 	struct stamp stamp = {.clock_key = CLOCK_KEY_NONE, .verdict = VERDICT_MISSING};
-	__s64 delay;
+	struct arrival arrival;
 
 	cpu->counters.bytes += bpf_xdp_get_buff_len(ctx);
 	xdp_trailer_slow(ctx, &stamp);
-	delay = capture_packet(ctx, cpu, queue, mono, &stamp, 1);
-	xdp_meta(ctx, cpu, queue, mono, stamp.verdict == VERDICT_STAMPED ? stamp.hw_ns : 0, delay);
+	arrival = capture_packet(ctx, cpu, queue, &stamp, 1);
+	xdp_meta(ctx, cpu, queue, &arrival);
 	return 0;
 }
 
 /* The whole of an XDP program. `phc` is given by those that have a PHC stamp, else NULL. */
-static __always_inline int xdp_packet(struct xdp_md *ctx, const struct stamp *phc, __u64 mono)
+static __always_inline int xdp_packet(struct xdp_md *ctx, const struct stamp *phc)
 {
 	__u32 cpu_id = bpf_get_smp_processor_id(), queue = ctx->rx_queue_index;
 	struct cpu_state *cpu = cpu_state_at(cpu_id);
 	struct stamp stamp = {.clock_key = CLOCK_KEY_NONE};
-	__u64 length = 0;
-	__s64 delay;
+	struct arrival arrival;
+	__u64 length;
 
 	if (!cpu)
 		return XDP_PASS;
@@ -75,23 +75,24 @@ static __always_inline int xdp_packet(struct xdp_md *ctx, const struct stamp *ph
 		cpu->counters.bytes += bpf_xdp_get_buff_len(ctx);
 		return XDP_PASS;
 	}
-	if (phc) {
-		stamp = *phc;
-	} else if (cpu->stamp == STAMP_TRAILER) {
+	if (!phc && cpu->stamp == STAMP_TRAILER) {
 		/* A frame whose trailer lies in the linear part has no other: spares the helper call. */
 		length = trailer_direct((void *)(long)ctx->data, (void *)(long)ctx->data_end, &stamp);
 		if (unlikely(!length || stamp.verdict != VERDICT_STAMPED)) {
-			xdp_odd(ctx, cpu, queue, mono);
+			xdp_odd(ctx, cpu, queue);
 			return XDP_PASS;
 		}
 		cpu->counters.bytes += length;
-		delay = capture_packet(ctx, cpu, queue, mono, &stamp, 1);
-		xdp_meta(ctx, cpu, queue, mono, stamp.verdict == VERDICT_STAMPED ? stamp.hw_ns : 0, delay);
+		/* Written out for this case, so that the compiler knows the verdict. */
+		arrival = capture_packet(ctx, cpu, queue, &stamp, 1);
+		xdp_meta(ctx, cpu, queue, &arrival);
 		return XDP_PASS;
 	}
-	cpu->counters.bytes += length ? length : bpf_xdp_get_buff_len(ctx);
-	delay = capture_packet(ctx, cpu, queue, mono, &stamp, 1);
-	xdp_meta(ctx, cpu, queue, mono, stamp.verdict == VERDICT_STAMPED ? stamp.hw_ns : 0, delay);
+	if (phc)
+		stamp = *phc;
+	cpu->counters.bytes += bpf_xdp_get_buff_len(ctx);
+	arrival = capture_packet(ctx, cpu, queue, &stamp, 1);
+	xdp_meta(ctx, cpu, queue, &arrival);
 	return XDP_PASS;
 }
 
@@ -126,14 +127,13 @@ int tc_ingress(struct __sk_buff *skb)
 	struct cpu_state *cpu = cpu_state_at(cpu_id);
 	struct stamp stamp = {.clock_key = CLOCK_KEY_NONE};
 	const struct capture_meta *meta;
-	__u64 mono = 0, hw = 0;
+	struct arrival arrival = {};
 
 	if (!config || !cpu)
 		return TC_NEXT;
 	weight = skb_weight(skb);
 	cpu->counters.tc_packets += weight;
 	if (config->hook == HOOK_TC) {
-		mono = bpf_ktime_get_ns();
 		cpu->counters.packets += weight;
 		cpu->counters.bytes += skb->len;
 		if (left_out(cpu, cpu_id))
@@ -152,21 +152,20 @@ int tc_ingress(struct __sk_buff *skb)
 		}
 		/* The kernel keeps the receive queue plus one; 0: not recorded. */
 		queue = skb->queue_mapping ? skb->queue_mapping - 1 : 0;
-		capture_packet(skb, cpu, queue, mono, &stamp, weight);
-		if (stamp.verdict == VERDICT_STAMPED)
-			hw = stamp.hw_ns;
+		arrival = capture_packet(skb, cpu, queue, &stamp, weight);
 	} else {
 		if (unlikely(config->frozen))
 			return TC_NEXT;
 		meta = meta_read(skb);
 		if (unlikely(meta)) {
 			stack_sample(config, cpu, cpu_id, meta, bpf_ktime_get_ns());
-			mono = meta->mono_ns;
-			hw = meta->hw_ns;
+			arrival.mono_ns = meta->mono_ns;
+			arrival.hw_ns = meta->hw_ns;
 		}
 	}
 	if (unlikely(config->rewrite))
-		skb_rewrite(skb, config, cpu, hw, mono ? mono : bpf_ktime_get_ns());
+		skb_rewrite(skb, config, cpu, arrival.hw_ns,
+			    arrival.mono_ns ? arrival.mono_ns : bpf_ktime_get_ns());
 	return TC_NEXT;
 }
 
