@@ -161,8 +161,12 @@ register_kind("clsact", ClsactSetting())
 
 
 def _parse(target: str) -> tuple[int, Direction, bool]:
-    ifindex, direction, created = target.split(":")
-    return int(ifindex), "ingress" if direction == "ingress" else "egress", created == "1"
+    """Raises `ValueError` for what `clsact_setting` never wrote."""
+    index, direction, created = target.split(":")
+    ifindex = int(index)
+    if not 0 < ifindex < 1 << 31 or direction not in _PARENTS:
+        raise ValueError(f"{target!r} names no clsact filter")
+    return ifindex, "ingress" if direction == "ingress" else "egress", created == "1"
 
 
 def _has_clsact(netlink: Any, ifindex: int) -> bool:

@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     import agent.stamping
     import agent.tc  # noqa: F401
     from agent.control.journal import require_complete, restore
+    from agent.telemetry.figures import printable
 
     results = restore(args.state_dir, args.force, args.ifname, args.discard)
     if args.json:
@@ -69,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         for item in results:
             value = f" = {item.wanted.decode(errors='replace').strip()}" if item.outcome == "restored" else ""
-            print(
-                f"{item.outcome:<17} {item.target or item.scope}{value}{f'  ({item.reason})' if item.reason else ''}"
-            )
+            reason = f"  ({item.reason})" if item.reason else ""
+            # A damaged journal may hold anything, control sequences too.
+            print(printable(f"{item.outcome:<17} {item.target or item.scope}{value}{reason}"))
     require_complete(results)
     return 0

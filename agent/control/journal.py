@@ -230,9 +230,12 @@ def require_complete(restored: Iterable[Restored]) -> None:
     if left:
         first = left[0]
         more = f", and {len(left) - 1} more" if len(left) > 1 else ""
+        forcible = any(item.outcome == "changed_by_others" for item in left)
         raise PartialError(
             f"{first.target or first.scope} was not put back: {first.reason}{more}",
-            "look at the values; `agent restore --force` overwrites what others changed since",
+            "look at the values; `agent restore --force` overwrites what others changed since"
+            if forcible
+            else "remove the cause and run `agent restore` again, or set the value by hand",
         )
 
 
@@ -318,11 +321,17 @@ def _put_back_inside(
             answer: dict[str, Any] = {
                 "results": [_jsonable(r) for r in _put_back(scope, entries, paths, force=force)]
             }
-        except (AgentError, OSError, ImportError) as error:
-            answer = {"error": str(error)}
-        with os.fdopen(writer, "w") as pipe:
-            json.dump(answer, pipe)
-        os._exit(0)
+        except AgentError as error:
+            answer = {"error": error.what}
+        except (
+            Exception
+        ) as error:  # whatever it is: this copy of the process must not go on as if it were the first
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        try:
+            with os.fdopen(writer, "w") as pipe:
+                json.dump(answer, pipe)
+        finally:
+            os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as pipe:
         text = pipe.read()

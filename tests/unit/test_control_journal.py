@@ -484,3 +484,24 @@ def test_a_name_that_another_interface_has_now_is_left_alone(fixture: FixtureJou
     fixture.file("ifindex", "9\n")
     assert outcomes(fixture.restore()) == ["restored"]
     assert fixture.value(other) == "2\n"
+
+
+def test_the_process_inside_a_namespace_never_returns_into_the_callers_code(fixture: FixtureJournal) -> None:
+    """Any fault in it, an unexpected one too, becomes the reason; only one process comes back."""
+
+    def enter(_: str) -> None:
+        raise RuntimeError("a fault of another kind")
+
+    journal = fixture.journal()
+    fixture.set(journal, fixture.file("a", "3\n"), "1")
+    fixture.die(journal)
+    (path,) = fixture.state.iterdir()
+    inode = Path("/proc/self/ns/mnt").stat().st_ino
+    header, entry = path.read_text().splitlines()
+    header = json.dumps(json.loads(header) | {"netns_inode": inode, "netns": "/proc/self/ns/mnt"})
+    path.write_text(f"{header}\n{entry}\n")
+    before = os.getpid()
+    (restored,) = restore(fixture.state, enter_netns=enter, paths=fixture.paths)
+    assert os.getpid() == before
+    assert restored.outcome == "failed"
+    assert "a fault of another kind" in restored.reason

@@ -1,32 +1,21 @@
-"""How a clsact filter is named in the journal; what it does to the kernel is in tests/kernel/test_others_clsact.py."""
+"""The journal's names of clsact filters."""
 
 from __future__ import annotations
 
 import pytest
 
-from agent import tc
-from agent.control.settings import kind_of
+from agent.tc import ClsactSetting, clsact_setting
 
 
-def test_a_filter_is_a_setting_of_its_namespace() -> None:
-    """Interface, direction and whose qdisc it is, all that undoing it takes."""
-    setting = tc.clsact_setting(7, "egress", True)
-    assert (setting.kind, setting.target, setting.namespaced) == ("clsact", "7:egress:1", True)
+@pytest.mark.parametrize(
+    "target", ["", "x", "a:ingress:1", "0:ingress:1", "99999999999999:ingress:1", "3:sideways:0"]
+)
+def test_what_names_no_filter_is_refused(target: str) -> None:
+    """A damaged journal's target is a `ValueError` before the kernel is asked."""
+    with pytest.raises(ValueError, match=r"clsact filter|unpack|invalid literal"):
+        ClsactSetting().read(target)
 
 
-def test_the_journal_knows_the_kind() -> None:
-    """Importing the module registers it: a journal that names it can be restored."""
-    assert isinstance(kind_of("clsact"), tc.ClsactSetting)
-
-
-def test_attaching_cannot_be_restored() -> None:
-    """Only removal can be written: the program of a filter is gone with its process."""
-    with pytest.raises(OSError, match="cannot be put back"):
-        tc.ClsactSetting().write("7:egress:1", tc.ATTACHED)
-
-
-def test_values_are_compared_exactly() -> None:
-    """There are but two."""
-    same = tc.ClsactSetting().same
-    assert same(tc.ABSENT, tc.ABSENT)
-    assert not same(tc.ABSENT, tc.ATTACHED)
+def test_a_filter_is_named_by_interface_direction_and_qdisc() -> None:
+    """What the journal stores says which filter, and whether the qdisc was made for it."""
+    assert clsact_setting(7, "egress", created_qdisc=True).target == "7:egress:1"
