@@ -10,8 +10,8 @@
  * one or two blocks of that same rung: both ends are minima over spans of equal length.
  *
  * Which of two pairs has less delay depends on the drift between them: compared are the distances from a line of the
- * drift last found, if that was found over a baseline no shorter than the block (else a flat line: clocks differ by
- * less than a fresh figure from a short baseline is wrong).
+ * drift last found, if that came from this rung or a longer one, or is good enough. Any other is wrong by a shorter
+ * rung's noise over the length of this one's block, and would choose by its own error; a flat line is better then.
  *
  * A jump empties the ladder. How it is told from queueing:
  * - the agent tagged one (the model's epoch changed): certain.
@@ -34,10 +34,14 @@
 #define LADDER_AGE_MAX_NS  (1ULL << 42) /* keeps the arithmetic in 64 bits */
 #define JUMP_UP_NS	   (1LL << 24)
 #define JUMP_DOWN_NS	   (1LL << 14)
-#define RATE_ANY_Q32	   2147484 /* 500 ppm: more than any oscillator plus its steering */
-#define PPB_Q32		   4295	   /* 1000 ppb */
-#define RATE_KNOWN_PPB	   250000  /* a figure less certain than this isn't extrapolated */
-#define QUANTUM_NS	   16	   /* resolution of the stamps */
+#define RATE_ANY_Q32	   2147484	/* 500 ppm: more than any oscillator plus its steering */
+#define RATE_FLAT_Q32	   64425	/* 15 ppm: what clocks usually part by */
+#define RATE_GOOD_Q32	   42950	/* 10 ppm */
+#define PPB_Q32		   4295		/* 1000 ppb */
+#define RATE_KNOWN_PPB	   250000	/* a figure less certain than this isn't extrapolated */
+#define QUANTUM_NS	   16		/* resolution of the stamps */
+#define SPREAD_MAX	   (1ULL << 32) /* two of them times 10^9 fit into 64 bits */
+#define RAMP_SHIFT	   2 /* of the ramp over a block, what it makes the choice worse by (simulated) */
 #define MAGNITUDE_MAX	   (1ULL << 33)
 
 static __always_inline __s64 pair_offset(const struct clock_pair *pair)
@@ -62,6 +66,17 @@ static __always_inline __s64 pair_above(const struct clock_pair *pair, const str
 	return pair_offset(pair) - pair_offset(base) - rate_times(rate_q32, pair->mono_ns - base->mono_ns);
 }
 
+/* The drift to choose pairs by within a block of a rung with this span. */
+static __always_inline __s64 ladder_rate(const struct clock_state *clock, __u64 span_ns)
+{
+	if (clock->rate_baseline_ns >= span_ns >> 1)
+		return clock->rate_q32;
+	if (clock->rate_baseline_ns >= span_ns >> (LADDER_BLOCK_SHIFT + 1) &&
+	    clock->tolerance_q32 <= RATE_GOOD_Q32)
+		return clock->rate_q32;
+	return 0;
+}
+
 static __always_inline void ladder_empty(struct clock_state *clock)
 {
 	__builtin_memset(clock->rungs, 0, sizeof(clock->rungs));
@@ -73,9 +88,9 @@ static __always_inline void ladder_empty(struct clock_state *clock)
 }
 
 static __always_inline void rung_add(struct rung *rung, const struct clock_pair *pair, __u64 span_ns,
-				     __s64 rate_q32)
+				     __s64 rate_q32, __u64 tolerance_q32)
 {
-	__u64 residual;
+	__u64 residual, ramp;
 
 	if (rung->block.mono_ns &&
 	    (__s64)(pair->mono_ns - rung->block_start_ns) < (__s64)(span_ns >> LADDER_BLOCK_SHIFT)) {
@@ -86,18 +101,25 @@ static __always_inline void rung_add(struct rung *rung, const struct clock_pair 
 	if (rung->block.mono_ns) {
 		if (rung->recent.mono_ns) {
 			residual = magnitude(pair_above(&rung->block, &rung->recent, rate_q32));
+			if (residual > SPREAD_MAX)
+				residual = SPREAD_MAX;
 			/* The largest of late, forgotten by an eighth per block. */
 			rung->spread_ns -= rung->spread_ns >> 3;
 			if (residual > rung->spread_ns)
-				rung->spread_ns = residual < MAGNITUDE_MAX ? residual : MAGNITUDE_MAX;
+				rung->spread_ns = residual;
+			/* How good a pair was shows by the one after it, too. */
+			if (rung->recent.mono_ns == rung->newer.mono_ns && residual > rung->newer_spread_ns)
+				rung->newer_spread_ns = residual;
 		}
 		rung->recent = rung->block;
 		rung->blocks++;
-		if (!rung->newer.mono_ns) {
-			rung->newer = rung->block;
-		} else if (rung->block.mono_ns - rung->newer.mono_ns >= span_ns) {
+		if (!rung->newer.mono_ns || rung->block.mono_ns - rung->newer.mono_ns >= span_ns) {
 			rung->older = rung->newer;
+			rung->older_spread_ns = rung->newer_spread_ns;
 			rung->newer = rung->block;
+			/* It was chosen along a line that may have been askew. */
+			ramp = rate_times(tolerance_q32, span_ns >> LADDER_BLOCK_SHIFT) >> RAMP_SHIFT;
+			rung->newer_spread_ns = rung->spread_ns > ramp ? rung->spread_ns : ramp;
 		}
 	}
 	rung->block = *pair;
@@ -143,7 +165,7 @@ static __always_inline int ladder_jumped(const struct clock_state *clock, const 
 static __always_inline void ladder_figure(struct clock_state *clock, struct window_record *record)
 {
 	const struct clock_pair *base, *now;
-	__u64 baseline, above, ppb, bound;
+	__u64 baseline, above, spread, ppb, bound;
 	__s64 change;
 	__u32 r, i;
 
@@ -157,8 +179,10 @@ static __always_inline void ladder_figure(struct clock_state *clock, struct wind
 		span = 1ULL << (LADDER_SPAN0_SHIFT + LADDER_SPAN_SHIFT * r);
 		if (rung->blocks < LADDER_BLOCKS_MIN)
 			continue;
-		rate = clock->rate_baseline_ns >= span >> LADDER_BLOCK_SHIFT ? clock->rate_q32 : 0;
+		rate = ladder_rate(clock, span);
 		base = rung->older.mono_ns ? &rung->older : &rung->newer;
+		spread =
+		    rung->spread_ns + (rung->older.mono_ns ? rung->older_spread_ns : rung->newer_spread_ns);
 		now = pair_above(&rung->block, &rung->recent, rate) < 0 ? &rung->block : &rung->recent;
 		baseline = now->mono_ns - base->mono_ns;
 		if (baseline < span >> 1 || baseline > LADDER_AGE_MAX_NS)
@@ -168,9 +192,8 @@ static __always_inline void ladder_figure(struct clock_state *clock, struct wind
 		if (above >= MAGNITUDE_MAX)
 			continue;
 		ppb = above * 1000000000ULL / baseline;
-		bound = (2 * (rung->spread_ns < 1ULL << 31 ? rung->spread_ns : 1ULL << 31) + QUANTUM_NS) *
-			    1000000000ULL / baseline +
-			1;
+		/* Both ends may be off by as much as pairs have been seen to be. */
+		bound = (spread + QUANTUM_NS) * 1000000000ULL / baseline + 1;
 		if (ppb > 0x7fffffff)
 			ppb = 0x7fffffff;
 		if (bound > 0xffffffff)
@@ -226,8 +249,8 @@ SUBPROGRAM void ladder_add(struct clock_state *clock, struct window_record *reco
 	}
 	for (r = 0; r < LADDER_RUNGS; r++) {
 		span = 1ULL << (LADDER_SPAN0_SHIFT + LADDER_SPAN_SHIFT * r);
-		rate = clock->rate_baseline_ns >= span >> LADDER_BLOCK_SHIFT ? clock->rate_q32 : 0;
-		rung_add(&clock->rungs[r], &pair, span, rate);
+		rate = ladder_rate(clock, span);
+		rung_add(&clock->rungs[r], &pair, span, rate, rate ? clock->tolerance_q32 : RATE_FLAT_Q32);
 	}
 	ladder_figure(clock, record);
 }

@@ -76,8 +76,10 @@ struct rung {
 	struct clock_pair recent; /* best of the last complete block */
 	struct clock_pair block;  /* best of the running block */
 	__u64 block_start_ns;
-	__u64 spread_ns; /* how far blocks' best pairs lie from a straight line */
-	__u32 blocks;	 /* completed since the ladder was emptied */
+	__u64 spread_ns;       /* how far blocks' best pairs lie from a straight line, of late */
+	__u64 newer_spread_ns; /* the same when that pair was taken */
+	__u64 older_spread_ns;
+	__u32 blocks; /* completed since the ladder was emptied */
 	__u32 pad;
 };
 
