@@ -72,7 +72,7 @@ static __always_inline __s64 ladder_rate(const struct clock_state *clock, __u64 
 	if (clock->rate_baseline_ns >= span_ns >> 1)
 		return clock->rate_q32;
 	if (clock->rate_baseline_ns >= span_ns >> (LADDER_BLOCK_SHIFT + 1) &&
-	    clock->tolerance_q32 <= RATE_GOOD_Q32)
+	    (clock->tolerance_q32 <= RATE_GOOD_Q32 || clock->tolerance_q32 < magnitude(clock->rate_q32) >> 1))
 		return clock->rate_q32;
 	return 0;
 }
@@ -107,9 +107,13 @@ static __always_inline void rung_add(struct rung *rung, const struct clock_pair 
 			rung->spread_ns -= rung->spread_ns >> 3;
 			if (residual > rung->spread_ns)
 				rung->spread_ns = residual;
-			/* How good a pair was shows by the one after it, too. */
-			if (rung->recent.mono_ns == rung->newer.mono_ns && residual > rung->newer_spread_ns)
-				rung->newer_spread_ns = residual;
+			/* How good a pair was shows by the one after it, too; which takes its place if it is better. */
+			if (rung->recent.mono_ns == rung->newer.mono_ns) {
+				if (residual > rung->newer_spread_ns)
+					rung->newer_spread_ns = residual;
+				if (rate_q32 && pair_above(&rung->block, &rung->newer, rate_q32) < 0)
+					rung->newer = rung->block;
+			}
 		}
 		rung->recent = rung->block;
 		rung->blocks++;
