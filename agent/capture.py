@@ -15,7 +15,7 @@ import numpy.typing as npt
 from agent import hooks, tc
 from agent.errors import ConflictError, UnsupportedError
 from agent.ffi import records
-from agent.ffi.bpf import BpfObject, Link, ProgramSet, attach_xdp, flush_cpus, load, prog_info
+from agent.ffi.bpf import BpfObject, Link, ProgramSet, attach_xdp, flush_cpus, load
 from agent.ffi.records import CONFIG_DTYPE, WINDOW_DTYPE
 from agent.ffi.rings import Rings
 from agent.options import RunOptions
@@ -144,6 +144,7 @@ class Capture:
         self._hists = self._object.map("hists").mmap()
         self._stack_hists = self._object.map("stack_hists").mmap()
         self._counters = self._object.map("counters").mmap()
+        self._tx_queues = self._object.map("tx_queues").mmap()
         self.models: npt.NDArray[Any] = self._object.map("models").mmap()
         self._rings = self._loaded.enter_context(
             Rings(
@@ -217,7 +218,7 @@ class Capture:
     def counters(self) -> dict[str, int]:
         """The kernel's counters, summed over the CPUs."""
         names = self._counters.dtype.names or ()
-        return {name: int(self._counters[name].sum()) for name in names if name != "pad"}
+        return {name: int(self._counters[name].sum()) for name in names}
 
     @property
     def loader(self) -> str:
@@ -231,7 +232,7 @@ class Capture:
 
     def tx_usage(self) -> npt.NDArray[np.uint64]:
         """Packets sent so far, [CPU, TX queue]."""
-        return np.array(self._object.map("tx_queues").mmap()["packets"])
+        return np.array(self._tx_queues["packets"])
 
     # ---- settings of the running programs --------------------------------------------------------------------
 
@@ -262,11 +263,6 @@ class Capture:
         """The degrade ladder's hold on the kernel side: look at one packet in 2^shift; `frozen` only counts."""
         self._config["sample_mask"][0] = (1 << shift) - 1
         self._config["frozen"][0] = int(frozen)
-
-    def program_cost(self) -> tuple[int, int]:
-        """(run time in ns, runs) of our programs so far; 0, 0 unless bpf_stats are enabled."""
-        infos = [prog_info(fd) for fd in self._object.programs.values()]
-        return sum(info.run_time_ns for info in infos), sum(info.run_cnt for info in infos)
 
     def pin(self, directory: Path) -> None:
         """Keep everything attached after this process has ended: links are pinned in a directory of a bpffs."""

@@ -54,13 +54,10 @@ def choose(facts: HookFacts, options: RunOptions) -> HookChoice:
     stamp, probed = _stamp(facts, options, reasons)
     hook = _hook(facts, options, stamp, reasons)
     if stamp == "xdp" and hook != "xdp":
-        if options.stamp == "xdp":
-            raise UnsupportedError(
-                f"--stamp xdp on {facts.ifname} needs native XDP: {reasons[-1]}",
-                "use --stamp skb with --hook tc, or free the XDP slot / give --allow-reset",
-            )
-        stamp = "skb" if facts.rx_filter_on else "none"
-        reasons.append(f"stamp {stamp}: the XDP metadata needs the native XDP hook")
+        raise UnsupportedError(
+            f"--stamp xdp on {facts.ifname} needs native XDP: {reasons[-1]}",
+            "use --stamp skb with --hook tc, or free the XDP slot / give --allow-reset",
+        )
     return HookChoice(hook, stamp, probed, tuple(reasons))
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agent import stamping, tc
-from agent.capture import Capture, CaptureTarget, Delays
+from agent.capture import Capture, CaptureTarget
 from agent.clock.clock import Clock
 from agent.clock.model import ModelWriter
 from agent.control.controller import Controller
@@ -33,7 +33,7 @@ from agent.control.plan import LaneReport
 from agent.errors import PartialError
 from agent.ffi.clocks import ClockPairs, adjtimex_state, clock_pairs
 from agent.ffi.phc import Phc, PhcBusyError, PhcGoneError
-from agent.ffi.records import CLOCK_KEY_NONE, CLOCK_KEY_PHC, HIST_BUCKETS, WINDOW_DTYPE, WindowArray
+from agent.ffi.records import CLOCK_KEY_NONE, CLOCK_KEY_PHC, WINDOW_DTYPE, WindowArray
 from agent.hooks import read_facts
 from agent.host.load import Drops, LoadSampler
 from agent.host.masks import CpuMask
@@ -43,7 +43,7 @@ from agent.host.paths import HostPaths, read_int, read_text
 from agent.options import RunOptions
 from agent.pins import unpin
 from agent.telemetry.encode import Encoder, delay_rows, host_facts
-from agent.telemetry.schema import DelayRow, Frame, InterfaceHealth, SinkHealth
+from agent.telemetry.schema import Frame, InterfaceHealth, SinkHealth
 
 # Three ticks: its delays and load need some packets, and reading them costs more than a tick.
 _CONTROL_NS = 600_000_000
@@ -323,7 +323,7 @@ class Loop:
         capture, name = watch.capture, watch.interface.name
         hook = capture.hook_delays()
         from_stamp, from_xdp = capture.stack_delays()
-        rows = [*_delay_rows("hook", hook), *_delay_rows("stack", from_stamp or from_xdp)]
+        rows = [*delay_rows("hook", hook), *delay_rows("stack", from_stamp or from_xdp)]
         self._output.put(self._encoder.delay(mono_ns, name, span_ns, rows))
         decided = capture.adapt(sum(watch.packets.values()), span_ns / 1e9)
         if decided is not None:
@@ -489,12 +489,6 @@ def _by_clock(windows: WindowArray) -> Iterator[tuple[int, WindowArray]]:
     for key in np.unique(keys).tolist():
         if key != CLOCK_KEY_NONE:
             yield key, windows[keys == key]
-
-
-def _delay_rows(where: str, delays: Delays) -> Iterator[DelayRow]:
-    pairs = np.array(list(delays), dtype=np.int64).reshape(-1, 2)
-    counts = np.array(list(delays.values()), dtype=np.int64).reshape(-1, HIST_BUCKETS)
-    return delay_rows(where, pairs[:, 0], pairs[:, 1], counts)
 
 
 def _interface_health(watch: Watch) -> InterfaceHealth:

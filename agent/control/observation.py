@@ -47,11 +47,3 @@ class Observation:
     interfaces: Mapping[str, InterfaceObservation]
     consumers: Mapping[int, CpuMask] = field(default_factory=dict)
     """pid → CPUs that the consumer may run on."""
-
-
-def delays_by_pair(
-    queue: npt.ArrayLike, cpu: npt.ArrayLike, counts: npt.NDArray[np.int64]
-) -> dict[tuple[int, int], Counts]:
-    """The mapping form of rows (queue[i], cpu[i], counts[i])."""
-    pairs = zip(np.asarray(queue).tolist(), np.asarray(cpu).tolist(), strict=True)
-    return dict(zip(pairs, counts, strict=True))

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from agent.clock import ClockReport
+    from agent.control.observation import Delays
     from agent.control.quantiles import Figures
 
 
@@ -329,20 +330,21 @@ def _delay_figures(figures: Figures) -> DelayFigures:
     }
 
 
-def delay_rows(
-    where: str, queue: npt.NDArray[np.int64], cpu: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
-) -> Iterator[DelayRow]:
-    """Rows of a delay frame from histograms: `counts` is int64[rows, HIST_BUCKETS]."""
+def delay_rows(where: str, delays: Delays) -> Iterator[DelayRow]:
+    """Rows of a delay frame from histograms by (queue, CPU), each int64[HIST_BUCKETS]."""
+    if not delays:
+        return
+    import numpy as np
+
     from agent.ffi.records import hist_quantile
 
+    counts = np.stack(list(delays.values()))
     totals = counts.sum(axis=1).tolist()
     quantiles = hist_quantile(counts, (0.5, 0.99)).tolist()
-    for row_queue, row_cpu, n, (p50, p99) in zip(
-        queue.tolist(), cpu.tolist(), totals, quantiles, strict=True
-    ):
+    for (queue, cpu), n, (p50, p99) in zip(delays, totals, quantiles, strict=True):
         yield {
-            "queue": row_queue,
-            "cpu": row_cpu,
+            "queue": queue,
+            "cpu": cpu,
             "where": where,
             "n": n,
             "p50_ns": finite(p50),

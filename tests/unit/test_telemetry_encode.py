@@ -70,7 +70,7 @@ def test_delay_rows_are_quantiles_of_histograms() -> None:
 
     counts = np.zeros((2, HIST_BUCKETS), dtype=np.int64)
     counts[0, 50] = 100
-    rows = list(delay_rows("hook", np.array([0, 1]), np.array([3, 4]), counts))
+    rows = list(delay_rows("hook", {(0, 3): counts[0], (1, 4): counts[1]}))
     low, high = hist_edges_ns()[50:52].tolist()
     assert rows[0]["p50_ns"] is not None
     assert low <= rows[0]["p50_ns"] <= high
