@@ -25,8 +25,13 @@ def unpin(ifindex: int) -> list[str]:
     directory = pin_directory(ifindex)
     if not directory.is_dir():
         return []
+    from agent.ffi.attach import Link
+
     removed = []
     for pin in sorted(directory.iterdir()):
+        # The kernel detaches an unlinked link some time later; a program attached until then would find its slot taken.
+        with Link.from_pin(pin) as link:
+            link.detach()
         pin.unlink()
         removed.append(pin.name)
     directory.rmdir()

@@ -89,7 +89,7 @@ def read_host(paths: HostPaths, ifnames: Sequence[str], links: LinkTable | None 
     interfaces: dict[str, Interface] = {}
     pending = list(ifnames)
     while pending:
-        name = pending.pop()
+        name = pending.pop(0)  # in the order asked for
         if name in interfaces:
             continue
         interface = _read_interface(paths, name, table, interrupts)

@@ -16,7 +16,6 @@ from tests.kernel.frames import TRAILER_BYTES, arp, send, tagged, trailer, udp4,
 from tools.testbed.namespace import VethPair, netns_pair
 
 pytestmark = [
-    pytest.mark.unproven,
     pytest.mark.kernel,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces and BPF"),
 ]

@@ -14,7 +14,6 @@ from tests.kernel.agent_run import AgentRun, agent
 from tools.testbed.namespace import VethPair, netns_pair
 
 pytestmark = [
-    pytest.mark.unproven,
     pytest.mark.kernel,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces and BPF"),
 ]
@@ -130,7 +129,7 @@ def test_a_state_directory_that_is_a_file_is_named(pair: VethPair, tmp_path: Pat
 
 def test_a_read_only_state_directory_is_named(pair: VethPair, tmp_path: Path) -> None:
     """On a read-only file system nothing could be journaled, so nothing is begun."""
-    mount = f'mount -t tmpfs -o ro none {tmp_path} && exec "$@"'
+    mount = f'mount -t tmpfs -o ro,mode=755 none {tmp_path} && exec "$@"'
     before = ("unshare", "--mount", "sh", "-c", mount, "sh")
     with AgentRun(pair.right, tmp_path, before=before) as run:
         assert run.wait() == 2

@@ -27,7 +27,7 @@ from tests.kernel.capture_bench import (
 )
 from tests.kernel.ffi_probe import VethPair, inside_veth_pair
 
-pytestmark = [pytest.mark.kernel, pytest.mark.unproven]
+pytestmark = pytest.mark.kernel
 
 _PACKETS = 60
 

@@ -13,7 +13,6 @@ from tests.kernel.frames import send, trailer, udp4
 from tools.testbed.namespace import VethPair, netns_pair
 
 pytestmark = [
-    pytest.mark.unproven,
     pytest.mark.kernel,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces and BPF"),
 ]
