@@ -64,7 +64,8 @@ static __always_inline struct arrival capture_packet(void *ctx, struct cpu_state
 		};
 
 		index = slot_seek(&want, cpu);
-		if (want.rejected)
+		/* The first of the two tells the compiler that it can't happen to software windows. */
+		if (stamp->verdict == VERDICT_STAMPED && want.rejected)
 			stamp->verdict = VERDICT_REJECTED;
 		slot = slots_at(index);
 		if (!slot)
