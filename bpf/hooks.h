@@ -39,6 +39,22 @@ SUBPROGRAM int skb_trailer_slow(struct __sk_buff *skb, __u32 length, struct stam
 	return 0;
 }
 
+/* A frame's length. One whose network layer ends in the linear part has nothing else, or at most a trailer or padding
+ * (not counted then): that spares the helper, whose call costs as much as a quarter of reading the clock. */
+static __always_inline __u64 xdp_length(struct xdp_md *ctx)
+{
+	const void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
+	__u64 length = data_end - data, end;
+
+	if (likely(data + FRAME_HEAD_BYTES <= data_end)) {
+		end = network_end(data);
+		/* Less: a protocol that we don't know. */
+		if (likely(end >= FRAME_HEAD_BYTES && end <= length))
+			return length;
+	}
+	return bpf_xdp_get_buff_len(ctx);
+}
+
 static __always_inline void xdp_meta(struct xdp_md *ctx, struct cpu_state *cpu, __u32 queue,
 				     const struct arrival *arrival)
 {
@@ -90,7 +106,7 @@ static __always_inline int xdp_packet(struct xdp_md *ctx, const struct stamp *ph
 	}
 	if (phc)
 		stamp = *phc;
-	cpu->counters.bytes += bpf_xdp_get_buff_len(ctx);
+	cpu->counters.bytes += xdp_length(ctx);
 	arrival = capture_packet(ctx, cpu, queue, &stamp, 1);
 	xdp_meta(ctx, cpu, queue, &arrival);
 	return XDP_PASS;
