@@ -21,7 +21,10 @@
 /* 1 if a > b, without a branch, for 0 <= a, b < 2^63. */
 static __always_inline __u64 above(__u64 a, __u64 b)
 {
-	return (b - a) >> 63;
+	__u64 difference = b - a;
+
+	opaque(difference); /* else the compiler sees the comparison, and makes a branch of it */
+	return difference >> 63;
 }
 
 static __always_inline __u32 hist_bucket(__u64 delay)
