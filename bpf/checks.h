@@ -14,6 +14,7 @@ _Static_assert(__builtin_offsetof(struct slot, hist) == 0, "the agent reads the 
 _Static_assert(sizeof(struct slot) == 2048 && sizeof(struct window) == 256, "indexed by a shift");
 _Static_assert(__builtin_offsetof(struct slot, window) % 64 == 0, "windows start on a cache line");
 _Static_assert(__builtin_offsetof(struct cpu_state, counters) == 0, "the agent reads the leading fields");
+_Static_assert(sizeof(struct cpu_state) == 256, "CPUs share no cache line, indexed by a shift");
 _Static_assert(sizeof(struct capture_meta) <= 32 && sizeof(struct capture_meta) % 4 == 0,
 	       "what XDP metadata may be");
 _Static_assert((TX_QUEUES_MAX & (TX_QUEUES_MAX - 1)) == 0, "taken modulo by a mask");

@@ -13,7 +13,7 @@
 #include "meta.h"
 #include "trailer.h"
 
-/* A trailer that can't be read directly: there is none, or the frame's head or end lies in a fragment. */
+/* A trailer that can't be read directly, because the frame's head or end lies in a fragment. */
 SUBPROGRAM int xdp_trailer_slow(struct xdp_md *ctx, struct stamp *stamp)
 {
 	__u8 head[FRAME_HEAD_BYTES + 2], trailer[TRAILER_BYTES];
@@ -65,11 +65,16 @@ static __always_inline void xdp_meta(struct xdp_md *ctx, struct cpu_state *cpu, 
 /* A packet without a trailer that could be read directly, or with one that isn't to be believed. */
 SUBPROGRAM int xdp_odd(struct xdp_md *ctx, struct cpu_state *cpu, __u32 queue)
 {
+	const void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
 	struct stamp stamp = {.clock_key = CLOCK_KEY_NONE, .verdict = VERDICT_MISSING};
+	__u64 linear = data_end - data, length = bpf_xdp_get_buff_len(ctx);
 	struct arrival arrival;
 
-	cpu->counters.bytes += bpf_xdp_get_buff_len(ctx);
-	xdp_trailer_slow(ctx, &stamp);
+	cpu->counters.bytes += length;
+	if (length > linear || linear > LINEAR_MAX)
+		xdp_trailer_slow(ctx, &stamp);
+	else
+		trailer_direct(data, data_end, &stamp);
 	arrival = capture_packet(ctx, cpu, queue, &stamp, 1);
 	xdp_meta(ctx, cpu, queue, &arrival);
 	return 0;
@@ -156,8 +161,9 @@ int tc_ingress(struct __sk_buff *skb)
 			return TC_NEXT;
 		if (config->stamp == STAMP_TRAILER) {
 			stamp.verdict = VERDICT_MISSING;
-			if (unlikely(!trailer_direct((void *)(long)skb->data, (void *)(long)skb->data_end,
-						     &stamp))) {
+			/* Of merged packets only the first could have kept one, and with one none is merged. */
+			if (!trailer_direct((void *)(long)skb->data, (void *)(long)skb->data_end, &stamp) &&
+			    weight == 1 && skb->len > skb->data_end - skb->data) {
 				struct stamp slow = {.clock_key = CLOCK_KEY_NONE, .verdict = VERDICT_MISSING};
 
 				skb_trailer_slow(skb, skb->len, &slow);

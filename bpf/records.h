@@ -138,12 +138,14 @@ struct clock_model {
 	struct clock_model_copy copy[2];
 };
 
-/* Map "counters", array indexed by CPU, read through mmap; every field only grows. */
+/* Map "counters", array indexed by CPU, read through mmap; every field only grows.
+ * What each packet counts in stands in the first cache line. */
 struct cpu_counters {
 	__u64 produced; /* windows closed = records offered to the ring */
 	__u64 lost;	/* of these, refused by the ring */
 	__u64 packets;	/* seen by the stamping hook (gso_segs counted), before sampling */
 	__u64 bytes;
+	__u64 tc_packets; /* tc ingress, all packets (also where XDP owns the windows) */
 	__u64 stamped;
 	__u64 slot_full;     /* packets that found no slot for their (queue, clock) */
 	__u64 flushed;	     /* windows closed by the flush program */
@@ -152,7 +154,6 @@ struct cpu_counters {
 	__u64 stack_samples; /* samples in the stack histogram */
 	__u64 rewritten;     /* skb->tstamp written */
 	__u64 rewrite_no_model;
-	__u64 tc_packets; /* tc ingress, all packets (also where XDP owns the windows) */
 	__u64 tx_packets;
 	__u64 tx_bytes;
 	__u64 probation; /* packets whose trailer names a clock that has not yet proved to be one */

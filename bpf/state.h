@@ -21,6 +21,9 @@ struct cpu_state {
 	__u32 number;  /* of the packet, for 1/N sampling */
 	__u32 found;   /* see struct window */
 	__u32 overdue; /* the same for the flush */
+	/* To a power of two, and so that no two CPUs' values share a cache line, nor a pair of lines that is fetched
+	 * together: each packet writes here. */
+	__u64 pad[11];
 };
 
 /* A window being filled: its record, counted in place, so that closing it copies nothing. */
