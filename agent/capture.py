@@ -95,13 +95,11 @@ class Capture:
                 program = "xdp_capture_meta" if choice.stamp == "xdp" else "xdp_capture"
                 self._attached["xdp"] = attach_xdp(self._object.prog_fd(program), self.target.ifindex, mode)
         except (UnsupportedError, ConflictError) as refusal:
-            if choice.hook == "tc" or self._options.hook != "auto":
+            # Stamps from XDP metadata were asked for by name: going on without them would be something else.
+            if choice.hook == "tc" or self._options.hook != "auto" or choice.stamp == "xdp":
                 raise
             self.close()
-            stamp = "none" if choice.stamp == "xdp" else choice.stamp
-            choice = replace(
-                choice, hook="tc", stamp=stamp, reasons=(*choice.reasons, f"hook tc instead: {refusal.what}")
-            )
+            choice = replace(choice, hook="tc", reasons=(*choice.reasons, f"hook tc instead: {refusal.what}"))
             self._load(choice)
         directions: tuple[tc.Direction, ...] = ("ingress", "egress")
         for direction in directions:
@@ -319,8 +317,11 @@ def _ring_bytes(options: RunOptions, target: CaptureTarget) -> int:
 
 
 def _slots_per_cpu(rx_queues: int) -> int:
-    """Room for two clocks on every queue, in a table that stays sparse; a power of two."""
-    return min(256, max(32, 1 << (2 * rx_queues - 1).bit_length()))
+    """Room for two clocks on every queue, in a table that stays sparse; a power of two.
+
+    One CPU serves few of a large NIC's queues, and BCC's flush looks at no more than 128.
+    """
+    return min(128, max(32, 1 << (2 * rx_queues - 1).bit_length()))
 
 
 def _stack_queues(rx_queues: int) -> int:

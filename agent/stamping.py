@@ -47,7 +47,10 @@ def switch_on(ifname: str, journal: Journal) -> str:
         return f"stamping of {ifname} is on (filter {config.rx_filter}) and is left as it is"
     wanted = HwtstampConfig(config.flags, config.tx_type, FILTER_ALL)
     setting = Setting("hwtstamp", ifname, namespaced=True)
-    journal.record(setting, _value(config), _value(wanted))
+    try:
+        journal.record(setting, _value(config), _value(wanted))
+    except OSError as error:
+        return f"stamping of {ifname} is not switched on: the journal could not be written ({error.strerror})"
     made = set_hwtstamp_config(ifname, wanted)
     if made != wanted:  # drivers may stamp more than was asked for: that is then what restore must find
         journal.record(setting, _value(wanted), _value(made))

@@ -28,7 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--discard",
         action="store_true",
-        help="leave values that somebody else changed since, and forget them",
+        help="leave values that somebody else changed since or that cannot be written any more, and forget them",
     )
     parser.add_argument(
         "--state-dir",

@@ -200,8 +200,8 @@ def restore(
     """Put back what killed agents left, and remove the journals that are done with.
 
     `scope` limits it to the scope of that name, or to those of the interface of that name. With `force`, values that
-    somebody changed since are overwritten too; with `discard`, they are left and forgotten. Settings of another
-    network namespace are put back by a child process that calls `enter_netns(name or path)` (default:
+    somebody changed since are overwritten too; with `discard`, what is not put back is left and forgotten. Settings
+    of another network namespace are put back by a child process that calls `enter_netns(name or path)` (default:
     `agent.ffi.netns.enter_netns`). Nothing is raised for a single setting: pass the result to `require_complete`.
     Raises `UsageError` for a directory that others may write to: what stands there is written as root.
     """
@@ -235,7 +235,8 @@ def require_complete(restored: Iterable[Restored]) -> None:
             f"{first.target or first.scope} was not put back: {first.reason}{more}",
             "look at the values; `agent restore --force` overwrites what others changed since"
             if forcible
-            else "remove the cause and run `agent restore` again, or set the value by hand",
+            else "remove the cause and run `agent restore` again; or set the value by hand, then "
+            "`agent restore --discard` forgets it",
         )
 
 
@@ -265,7 +266,7 @@ def _restore_file(
             results = [Restored(name, "", "", "previous_boot", b"", b"", reason)]
         else:
             results = _restore_scope(_scope_of(header), entries, force, enter_netns, paths)
-        if all(item.complete or (discard and item.outcome == "changed_by_others") for item in results):
+        if all(item.complete or discard for item in results):
             path.unlink(missing_ok=True)
             _sync_directory(path.parent)
         return results

@@ -18,7 +18,7 @@ def test_slots_hold_two_clocks_a_queue(queues: int) -> None:
     """A power of two with room for two clocks on each queue, up to the table's limit."""
     slots = _slots_per_cpu(queues)
     assert slots & (slots - 1) == 0
-    assert slots >= min(2 * queues, 256)
+    assert slots >= min(2 * queues, 128)
 
 
 @pytest.mark.parametrize(("queues", "expected"), [(1, 1), (2, 2), (3, 4), (64, 64), (128, 64)])

@@ -188,6 +188,20 @@ def test_discard_leaves_their_value_and_forgets(fixture: FixtureJournal) -> None
     assert fixture.files() == []
 
 
+def test_discard_forgets_what_cannot_be_written_any_more(fixture: FixtureJournal) -> None:
+    """A file that refuses every write would block each next run."""
+    a = fixture.file("a", "3\n")
+    journal = fixture.journal()
+    fixture.set(journal, a, "1")
+    fixture.die(journal)
+    Path(a.target).unlink()
+    Path(a.target).mkdir()
+    assert outcomes(fixture.restore()) == ["failed"]
+    assert fixture.files() != []
+    fixture.restore(discard=True)
+    assert fixture.files() == []
+
+
 def test_the_kernels_own_spelling_is_still_our_value(fixture: FixtureJournal) -> None:
     """`1` was written and `00000000,00000001` is read: nobody changed it."""
     a = fixture.file("a", "00000000,00000003\n")
