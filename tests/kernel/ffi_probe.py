@@ -67,8 +67,10 @@ def inside_veth_pair() -> Iterator[VethPair]:
     ip("netns", "add", name)
     try:
         ip("-n", name, "link", "add", "inner", "type", "veth", "peer", "name", "outer")
-        ip("-n", name, "link", "set", "inner", "up")
-        ip("-n", name, "link", "set", "outer", "up")
+        for end in ("inner", "outer"):
+            # Without an address of its own the namespace hardly sends packets of its own.
+            ip("-n", name, "link", "set", end, "addrgenmode", "none")
+            ip("-n", name, "link", "set", end, "up")
         there = os.open(f"/run/netns/{name}", os.O_RDONLY)
         try:
             assert _native.lib.setns(there, _native.lib.CLONE_NEWNET) == 0
