@@ -71,7 +71,7 @@ SUBPROGRAM int xdp_odd(struct xdp_md *ctx, struct cpu_state *cpu, __u32 queue)
 	struct arrival arrival;
 
 	cpu->counters.bytes += length;
-	if (length > linear || linear > LINEAR_MAX)
+	if (trailer_out_of_reach(linear, length))
 		xdp_trailer_slow(ctx, &stamp);
 	else
 		trailer_direct(data, data_end, &stamp);
@@ -163,7 +163,7 @@ int tc_ingress(struct __sk_buff *skb)
 			stamp.verdict = VERDICT_MISSING;
 			/* Of merged packets only the first could have kept one, and with one none is merged. */
 			if (!trailer_direct((void *)(long)skb->data, (void *)(long)skb->data_end, &stamp) &&
-			    weight == 1 && skb->len > skb->data_end - skb->data) {
+			    weight == 1 && trailer_out_of_reach(skb->data_end - skb->data, skb->len)) {
 				struct stamp slow = {.clock_key = CLOCK_KEY_NONE, .verdict = VERDICT_MISSING};
 
 				skb_trailer_slow(skb, skb->len, &slow);

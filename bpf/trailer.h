@@ -92,6 +92,12 @@ static __always_inline int trailer_has_room(const void *head, __u32 length)
 	return length >= TRAILER_FRAME_MIN && length <= 0xffff && length >= network_end(head) + TRAILER_BYTES;
 }
 
+/* Whether a frame's end lies where trailer_direct can't read it. */
+static __always_inline int trailer_out_of_reach(__u64 linear, __u64 length)
+{
+	return length > linear || linear > LINEAR_MAX;
+}
+
 static __always_inline void trailer_decode(const void *trailer, struct stamp *stamp)
 {
 	__u32 seconds = from_be32(*(const __u32 *)(trailer + 4));

@@ -266,7 +266,7 @@ def _restore_file(
             results = [Restored(name, "", "", "previous_boot", b"", b"", reason)]
         else:
             results = _restore_scope(_scope_of(header), entries, force, enter_netns, paths)
-        if all(item.complete or discard for item in results):
+        if discard or all(item.complete for item in results):
             path.unlink(missing_ok=True)
             _sync_directory(path.parent)
         return results
