@@ -68,7 +68,7 @@ def inside_veth_pair() -> Iterator[VethPair]:
     try:
         ip("-n", name, "link", "add", "inner", "type", "veth", "peer", "name", "outer")
         for end in ("inner", "outer"):
-            # Without an address of its own the namespace hardly sends packets of its own.
+            # Without an address of its own the namespace sends no packets of its own.
             ip("-n", name, "link", "set", end, "addrgenmode", "none")
             ip("-n", name, "link", "set", end, "up")
         there = os.open(f"/run/netns/{name}", os.O_RDONLY)

@@ -78,7 +78,6 @@ def test_device_bound_programs_load_attach_and_count(veth: VethPair) -> None:
         _send(veth, frame(behind=trailer(HW_NS)))
         _until(lambda: bench.counters()["packets"] >= _PACKETS)
         windows = bench.close_windows()
-        # The namespace has a few packets of its own.
         assert total(windows, "n") == total(windows, "n_missing") >= _PACKETS
         assert {*windows["clock_key"].tolist()} == {CLOCK_KEY_PHC}
         assert {*windows["ifindex"].tolist()} == {veth.inner}
@@ -98,15 +97,11 @@ def both(veth: VethPair) -> Iterator[CaptureBench]:
 def test_metadata_reaches_the_stack(veth: VethPair, both: CaptureBench) -> None:
     """With metadata on every packet each one is a sample of the delay from XDP to the stack."""
     _send(veth, frame())
-
-    # Not compared with what XDP saw: a packet of the namespace's own may have come before tc was attached.
-    def all_arrived() -> bool:
-        counters = both.counters()
-        return counters["stack_samples"] == counters["tc_packets"] >= _PACKETS
-
-    _until(all_arrived)
-    assert both.counters()["meta_failed"] == 0
-    assert both.stack_hists["xdp_to_stack"]["bucket"].sum() >= _PACKETS
+    _until(lambda: both.counters()["tc_packets"] >= _PACKETS)
+    counters = both.counters()
+    assert counters["stack_samples"] == counters["tc_packets"] == counters["packets"]
+    assert counters["meta_failed"] == 0
+    assert both.stack_hists["xdp_to_stack"]["bucket"].sum() == counters["stack_samples"]
     assert not both.stack_hists["hw_to_stack"]["bucket"].any()
 
 

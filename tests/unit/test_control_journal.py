@@ -55,6 +55,14 @@ class FixtureJournal:
         os.close(journal._fd)
         journal._fd = -1
 
+    def left_changed(self, name: str) -> Setting:
+        """What a killed run left at 1 and the journal has at 3."""
+        setting = self.file(name, "3\n")
+        journal = self.journal()
+        self.set(journal, setting, "1")
+        self.die(journal)
+        return setting
+
     def restore(self, *, force: bool = False, discard: bool = False) -> list[Restored]:
         return restore(self.state, force, discard=discard, paths=self.paths)
 
@@ -136,10 +144,7 @@ def test_a_torn_first_line_means_nothing_was_changed(fixture: FixtureJournal) ->
 
 def test_a_journal_of_an_earlier_boot_is_discarded_unwritten(fixture: FixtureJournal) -> None:
     """Its values belong to another life of the host."""
-    a = fixture.file("a", "3\n")
-    journal = fixture.journal()
-    fixture.set(journal, a, "1")
-    fixture.die(journal)
+    a = fixture.left_changed("a")
     fixture.boot("boot-2")
     restored = fixture.restore()
     assert outcomes(restored) == ["previous_boot"]
@@ -178,10 +183,7 @@ def test_what_somebody_changed_since_is_left_to_them(fixture: FixtureJournal) ->
 
 def test_discard_leaves_their_value_and_forgets(fixture: FixtureJournal) -> None:
     """The user decides for the other side: nothing is written, and the next run may start."""
-    a = fixture.file("a", "3\n")
-    journal = fixture.journal()
-    fixture.set(journal, a, "1")
-    fixture.die(journal)
+    a = fixture.left_changed("a")
     Path(a.target).write_text("2\n")
     fixture.restore(discard=True)
     assert fixture.value(a) == "2\n"
@@ -190,10 +192,7 @@ def test_discard_leaves_their_value_and_forgets(fixture: FixtureJournal) -> None
 
 def test_discard_forgets_what_cannot_be_written_any_more(fixture: FixtureJournal) -> None:
     """A file that refuses every write would block each next run."""
-    a = fixture.file("a", "3\n")
-    journal = fixture.journal()
-    fixture.set(journal, a, "1")
-    fixture.die(journal)
+    a = fixture.left_changed("a")
     Path(a.target).unlink()
     Path(a.target).mkdir()
     assert outcomes(fixture.restore()) == ["failed"]
@@ -237,10 +236,7 @@ def test_a_write_that_the_kernel_refused_does_not_hide_the_first_value(fixture: 
 
 def test_a_vanished_setting_is_gone_and_no_error(fixture: FixtureJournal) -> None:
     """The interface was deleted while we ran."""
-    a = fixture.file("a", "3\n")
-    journal = fixture.journal()
-    fixture.set(journal, a, "1")
-    fixture.die(journal)
+    a = fixture.left_changed("a")
     Path(a.target).unlink()
     restored = fixture.restore()
     assert outcomes(restored) == ["gone"]
@@ -250,10 +246,7 @@ def test_a_vanished_setting_is_gone_and_no_error(fixture: FixtureJournal) -> Non
 
 def test_another_interface_with_the_same_name_is_not_touched(fixture: FixtureJournal) -> None:
     """Deleted and made again: the index differs, and the values belong to the old one."""
-    a = fixture.file("a", "3\n")
-    journal = fixture.journal()
-    fixture.set(journal, a, "1")
-    fixture.die(journal)
+    a = fixture.left_changed("a")
     fixture.file("ifindex", "8\n")
     assert outcomes(fixture.restore()) == ["gone"]
     assert fixture.value(a) == "1"
@@ -314,10 +307,7 @@ def test_settings_of_a_namespace_that_is_gone_are_gone_with_it(fixture: FixtureJ
 
 def test_only_the_named_interface_is_restored(fixture: FixtureJournal) -> None:
     """By its name or by the scope's."""
-    a = fixture.file("a", "3\n")
-    journal = fixture.journal()
-    fixture.set(journal, a, "1")
-    fixture.die(journal)
+    fixture.left_changed("a")
     assert restore(fixture.state, scope="veth1", paths=fixture.paths) == []
     assert outcomes(restore(fixture.state, scope="veth0", paths=fixture.paths)) == ["restored"]
 
@@ -408,10 +398,7 @@ def test_an_entry_of_another_shape_is_reported(fixture: FixtureJournal, change: 
 )
 def test_a_header_of_another_shape_is_reported(fixture: FixtureJournal, change: dict[str, object]) -> None:
     """So does a first line whose fields are not what they have to be, and nothing is written."""
-    a = fixture.file("a", "3\n")
-    journal = fixture.journal()
-    fixture.set(journal, a, "1")
-    fixture.die(journal)
+    a = fixture.left_changed("a")
     (path,) = fixture.state.iterdir()
     header, entry = path.read_text().splitlines()
     path.write_text(f"{json.dumps(json.loads(header) | change)}\n{entry}\n")
