@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from agent import __version__
+from agent.cli._refusals import explain
 from agent.errors import AgentError, UsageError
 
 # Subcommand -> its line in `agent --help`. Only the module of the chosen one is imported.
@@ -47,15 +48,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except AgentError as error:
-        print(f"agent: {error}", file=sys.stderr)
-        return error.exit_code
+        return _end(f"agent: {error}", error.exit_code)
     except KeyboardInterrupt:
-        print("agent: interrupted", file=sys.stderr)
-        return 130
+        return _end("agent: interrupted", 130)
     except BrokenPipeError:
         # Our own stdout closed under us (`agent doctor | head`): nothing left to say to anybody.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _end("", 0)
+    except (OSError, MemoryError) as error:
+        refusal = explain(error)
+        return _end(f"agent: {refusal}", refusal.exit_code)
+
+
+def _end(said: str, code: int) -> int:
+    """Say why it ends. What a stream does not take is let go: Python would fail on it at exit, with another code."""
+    for stream, text in ((sys.stdout, ""), (sys.stderr, said)):
+        try:
+            if text:
+                print(text, file=stream)
+            stream.flush()
+        except OSError:
+            null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            os.dup2(null, stream.fileno())
+            os.close(null)
+    return code
 
 
 def _occupy_standard_descriptors() -> None:
@@ -63,11 +78,16 @@ def _occupy_standard_descriptors() -> None:
 
     Raises `UsageError` where there is no standard output (`>&-`).
     """
-    if sys.stdout is None:
-        raise UsageError("standard output is closed", "leave it open, or redirect it to a file or /dev/null")
+    missing_stdout = sys.stdout is None
     while (fd := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
+    # `print` would take standard output for a missing standard error, and mix with the telemetry.
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    if missing_stdout:
+        raise UsageError("standard output is closed", "leave it open, or redirect it to a file or /dev/null")
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import signal
 
 from agent.options import RunOptions, read_options, require_root
@@ -19,6 +20,9 @@ def begin(args: argparse.Namespace, command: str) -> RunOptions:
     require_root(command)
     # Each BLAS thread would reserve memory; the agent's matrices are small.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # A ring takes a descriptor for each CPU and interface: the usual soft limit of 1024 is too low for large hosts.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if options.netns is not None:
         from agent.ffi.netns import enter_netns
 

@@ -93,6 +93,13 @@ def _libbpf_lines(log: str) -> list[str]:
 def load_error(action: str, code: int, log: str = "") -> LoadError:
     """The error for a failed load: `action` is what was being done, `code` the errno, `log` libbpf's messages."""
     code = abs(code)
+    if code in (errno.EMFILE, errno.ENFILE):
+        # libbpf's log ends with a program that passed, which isn't the cause.
+        return LoadError(
+            f"cannot {action}: no more files can be opened",
+            "raise the hard limit (`ulimit -Hn`, LimitNOFILE=)",
+            log,
+        )
     verifier = verifier_lines(log)
     if verifier:
         return LoadError(

@@ -11,7 +11,7 @@ class StreamOutput:
     """Packs frames into a sink; the counterpart of `StatusView` for pipes, files and sockets."""
 
     def __init__(self, fd: int, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
-        """Write to `fd`, which stays the caller's. Raises `UsageError` if it is not open for writing."""
+        """Write to `fd`, which stays the caller's. Raises what `Sink` raises."""
         self._sink = Sink(fd, max_bytes)
 
     def put(self, frame: Frame, *, keep: bool = False) -> None:

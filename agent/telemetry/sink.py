@@ -15,7 +15,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from agent.errors import UsageError
+from agent.errors import UnsupportedError, UsageError
 from agent.telemetry.schema import SinkHealth
 
 DEFAULT_MAX_BYTES = 8 << 20
@@ -46,7 +46,7 @@ class Sink:
     """
 
     def __init__(self, fd: int, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
-        """Start the writer. Raises `UsageError` if `fd` is not open for writing."""
+        """Start the writer. Raises `UsageError` if `fd` cannot be written to, `UnsupportedError` without a thread."""
         self._fd = fd
         self._max_bytes = max_bytes
         try:
@@ -74,7 +74,13 @@ class Sink:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # A daemon: should the kernel block a write after all, the process can still end.
         self._thread = threading.Thread(target=self._run, name="telemetry-sink", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise UnsupportedError(
+                "no thread can be started for the telemetry",
+                "raise the limit of processes or memory (`ulimit -u`, `ulimit -v`, the unit's TasksMax=, MemoryMax=)",
+            ) from error
 
     def put(self, frame: bytes, *, keep: bool = False) -> None:
         """Queue a frame; `keep` exempts it from being dropped for newer ones (the hello frame)."""

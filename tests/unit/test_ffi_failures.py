@@ -91,3 +91,10 @@ def test_other_failures_name_the_errno() -> None:
     assert type(error) is AgentError
     assert "read entry 4 of BPF map x: ENOENT" in error.what
     assert error_name(524) == "ENOTSUPP (not supported)"
+
+
+def test_too_many_open_files_are_not_blamed_on_the_verifier() -> None:
+    """libbpf's log then ends with a program that passed."""
+    error = load_error("load it", -errno.EMFILE, "-- BEGIN PROG LOAD LOG --\nprocessed 2 insns\n")
+    assert "no more files" in error.what
+    assert "LimitNOFILE" in error.remedy

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import UsageError
+from agent.errors import UnsupportedError, UsageError
 from agent.telemetry.decode import Decoder
 from agent.telemetry.encode import Encoder, pack
 from agent.telemetry.sink import Sink
@@ -206,3 +206,16 @@ def test_process_ends_though_its_reader_stalls() -> None:
             assert process.wait(20) == 7
         finally:
             process.kill()
+
+
+def test_a_host_without_room_for_a_thread_is_said(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`TasksMax=` or a limit of memory may refuse the writer: the cause and the remedy, not a RuntimeError."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(UnsupportedError, match="no thread"):
+        Sink(pipe[1])
