@@ -30,7 +30,7 @@ from agent.control.events import ChangeEvent, Event
 from agent.control.journal import Journal, require_complete, this_scope
 from agent.control.observation import InterfaceObservation, Observation
 from agent.control.plan import LaneReport
-from agent.errors import PartialError, UsageError
+from agent.errors import PartialError
 from agent.ffi.clocks import ClockPairs, adjtimex_state, clock_pairs
 from agent.ffi.phc import Phc, PhcBusyError, PhcGoneError
 from agent.ffi.records import CLOCK_KEY_NONE, CLOCK_KEY_PHC, WINDOW_DTYPE, WindowArray
@@ -172,14 +172,7 @@ class Loop:
 
         def before_clsact(direction: tc.Direction, creates_qdisc: bool) -> None:
             setting = tc.clsact_setting(interface.ifindex, direction, creates_qdisc)
-            try:
-                journal.record(setting, tc.ABSENT, tc.ATTACHED)
-            except OSError as error:
-                raise UsageError(
-                    f"nothing is attached to {interface.name}: the journal in {options.state_dir} could not be "
-                    f"written: {error.strerror}",
-                    "make room there, or name another directory with --state-dir",
-                ) from error
+            journal.record(setting, tc.ABSENT, tc.ATTACHED)
 
         packets = _nic_packets(interface.name)
         target = capture_target(interface, host)

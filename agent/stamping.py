@@ -30,6 +30,10 @@ class HwtstampSetting:
         """Equal figures."""
         return a.split() == b.split()
 
+    def belongs(self, target: str, ifname: str, ifindex: int) -> bool:
+        """Its own."""
+        return target == ifname
+
 
 register_kind("hwtstamp", HwtstampSetting())
 
@@ -37,7 +41,8 @@ register_kind("hwtstamp", HwtstampSetting())
 def switch_on(ifname: str, journal: Journal) -> str:
     """Stamp every received packet, unless stamping is on already; returns what was done, for people.
 
-    Raises `UnsupportedError` if the driver cannot stamp all packets.
+    Raises `UnsupportedError` if the driver cannot stamp all packets, and what `Journal.record` raises; nothing is
+    changed then.
     """
     try:
         config = _read(ifname)
@@ -47,13 +52,14 @@ def switch_on(ifname: str, journal: Journal) -> str:
         return f"stamping of {ifname} is on (filter {config.rx_filter}) and is left as it is"
     wanted = HwtstampConfig(config.flags, config.tx_type, FILTER_ALL)
     setting = Setting("hwtstamp", ifname, namespaced=True)
-    try:
-        journal.record(setting, _value(config), _value(wanted))
-    except OSError as error:
-        return f"stamping of {ifname} is not switched on: the journal could not be written ({error.strerror})"
+    journal.record(setting, _value(config), _value(wanted))
     made = set_hwtstamp_config(ifname, wanted)
     if made != wanted:  # drivers may stamp more than was asked for: that is then what restore must find
-        journal.record(setting, _value(wanted), _value(made))
+        try:
+            journal.record(setting, _value(wanted), _value(made))
+        except AgentError:
+            set_hwtstamp_config(ifname, config)
+            raise
     return f"stamping of {ifname} switched on (filter {made.rx_filter}); it is switched off again at the end"
 
 

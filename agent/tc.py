@@ -133,14 +133,20 @@ class ClsactSetting:
     """How the journal reads such a filter, and takes it away after a crash."""
 
     def read(self, target: str) -> bytes:
-        """`ATTACHED` or `ABSENT`; absent also where the interface is gone."""
+        """`ATTACHED` or `ABSENT`; absent also where the interface is gone.
+
+        Attached is also a qdisc that was made for the filter and is empty: a run killed between the two left it.
+        """
         from pyroute2 import IPRoute
         from pyroute2.netlink.exceptions import NetlinkError
 
-        ifindex, direction, _ = _parse(target)
+        ifindex, direction, created_qdisc = _parse(target)
         try:
             with IPRoute() as netlink:
-                return ATTACHED if _is_ours(netlink, ifindex, direction) else ABSENT
+                left = _is_ours(netlink, ifindex, direction) or (
+                    created_qdisc and _has_clsact(netlink, ifindex) and _is_empty(netlink, ifindex)
+                )
+                return ATTACHED if left else ABSENT
         except NetlinkError as error:
             if error.code in _GONE:
                 return ABSENT
@@ -155,6 +161,10 @@ class ClsactSetting:
     def same(self, a: bytes, b: bytes) -> bool:
         """Equal bytes."""
         return a == b
+
+    def belongs(self, target: str, ifname: str, ifindex: int) -> bool:
+        """A filter of this interface."""
+        return target.startswith(f"{ifindex}:")
 
 
 register_kind("clsact", ClsactSetting())
@@ -183,8 +193,12 @@ def _is_ours(netlink: Any, ifindex: int, direction: Direction) -> bool:
     return False
 
 
+def _is_empty(netlink: Any, ifindex: int) -> bool:
+    return not any(
+        True for parent in _PARENTS.values() for _ in netlink.get_filters(index=ifindex, parent=parent)
+    )
+
+
 def _remove_empty_clsact(netlink: Any, ifindex: int) -> None:
-    for parent in _PARENTS.values():
-        if any(True for _ in netlink.get_filters(index=ifindex, parent=parent)):
-            return
-    netlink.tc("del", "clsact", ifindex)
+    if _is_empty(netlink, ifindex):
+        netlink.tc("del", "clsact", ifindex)

@@ -90,9 +90,9 @@ class Actuator(ABC):
                 return Outcome(target, value, before, before, True, "")
             try:
                 journal.record(target.setting, before, value)
-            except OSError as error:
-                reason = f"not changed, since the journal could not be written: {error.strerror}"
-                return Outcome(target, value, before, before, False, reason, error.errno or errno.EIO)
+            except UsageError as error:
+                # A full disk ends no capture: it goes on, with what is set now.
+                return Outcome(target, value, before, before, False, error.what, errno.EIO)
             kind.write(target.setting.target, value)
             after = self.read(target)
         except OSError as error:

@@ -13,6 +13,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -28,6 +29,9 @@ from agent.host.paths import HostPaths, read_int, read_text
 FORMAT = 1
 _SUFFIX = ".journal"
 _VALUES = ("before", "after")
+_NO_JOURNAL = (
+    "make room there, or name another directory with --state-dir; without a journal nothing may be changed"
+)
 _NETNS_DIRECTORIES = (Path("/run/netns"), Path("/var/run/netns"))
 
 
@@ -111,31 +115,39 @@ class Journal:
             self._fd = _lock(self._path, create=True)
             try:
                 self._take_over()
-                os.ftruncate(self._fd, 0)
-                self._append(_header(scope, self._paths))
+                try:
+                    os.ftruncate(self._fd, 0)
+                    self._append(_header(scope, self._paths))
+                except OSError:
+                    self._path.unlink()  # it holds nothing
+                    raise
                 _sync_directory(state_dir)
             except BaseException:
                 os.close(self._fd)
                 raise
         except OSError as error:
             raise UsageError(
-                f"no journal can be kept in {state_dir}: {error.strerror}",
-                "name another directory with --state-dir; without a journal nothing may be changed",
+                f"no journal can be kept in {state_dir}: {error.strerror}", _NO_JOURNAL
             ) from error
 
     def record(self, setting: Setting, before: bytes, after: bytes) -> None:
-        """Put a change on disk. On return it is safe to make it; raises `OSError` when it could not be stored."""
+        """Put a change on disk. On return it is safe to make it; raises `UsageError` when it could not be stored."""
         entry = Entry(len(self._entries), setting, before, after)
-        self._append(
-            {
-                "seq": entry.seq,
-                "kind": setting.kind,
-                "target": setting.target,
-                "namespaced": setting.namespaced,
-                "before": _to_text(before),
-                "after": _to_text(after),
-            }
-        )
+        line = {
+            "seq": entry.seq,
+            "kind": setting.kind,
+            "target": setting.target,
+            "namespaced": setting.namespaced,
+            "before": _to_text(before),
+            "after": _to_text(after),
+        }
+        try:
+            self._append(line)
+        except OSError as error:
+            raise UsageError(
+                f"{setting.target} is not changed: the journal {self._path} could not be written: {error.strerror}",
+                _NO_JOURNAL,
+            ) from error
         self._entries.append(entry)
 
     def restore(self, settings: Collection[Setting] | None = None, *, force: bool = False) -> list[Restored]:
@@ -171,8 +183,9 @@ class Journal:
                 f"a journal of an earlier boot was discarded: its {len(entries)} changes ended with that boot",
             )
             return
+        changed = {entry.setting for entry in entries}
         raise ConflictError(
-            f"an agent that was killed left {len(_pending(entries))} changed settings of {self.scope.ifname}",
+            f"an agent that was killed left {len(changed)} changed settings of {self.scope.ifname}",
             "put them back with `agent restore`, then start again",
         )
 
@@ -206,8 +219,11 @@ def restore(
     Raises `UsageError` for a directory that others may write to: what stands there is written as root.
     """
     paths = paths or HostPaths()
-    if state_dir.is_dir():
-        _require_private(state_dir)
+    try:
+        if state_dir.is_dir():
+            _require_private(state_dir)
+    except OSError as error:
+        raise UsageError(f"{state_dir} cannot be read: {error.strerror}", "check --state-dir") from error
     results: list[Restored] = []
     for path in sorted(state_dir.glob(f"*{_SUFFIX}")):
         name = path.name.removesuffix(_SUFFIX)
@@ -271,8 +287,9 @@ def _restore_file(
             _sync_directory(path.parent)
         return results
     except PartialError as error:
-        reason = f"{error.what}; {error.remedy}, then remove {path}"
-        return [Restored(name, "", "", "failed", b"", b"", reason)]
+        if discard:
+            path.unlink(missing_ok=True)
+        return [Restored(name, "", "", "failed", b"", b"", f"{path}: {error}")]
     finally:
         os.close(fd)
 
@@ -463,13 +480,18 @@ def _renamed(scope: Scope, setting: Setting, name: str, paths: HostPaths) -> Set
 
 
 def _foreign_target(scope: Scope, setting: Setting, paths: HostPaths) -> str:
-    """Why a file is none that an agent of this scope changes; empty if it may be one.
+    """Why a setting is none that an agent of this scope changes; empty if it may be one.
 
-    Restoring runs as root: whatever a journal says, no file but the interface's own and those of IRQs is written.
+    Restoring runs as root: whatever a journal says, no file but the interface's own and those of IRQs is written, and
+    nothing of another interface by a link below this one's directory.
     """
+    if setting.kind != "file":
+        owned = kind_of(setting.kind).belongs(setting.target, scope.ifname, scope.ifindex)
+        return "" if owned else f"it is no {setting.kind} of {scope.ifname}, and nothing else is written"
     root = paths.net(scope.ifname) if setting.namespaced else paths.proc / "irq"
     path = Path(setting.target)
-    if setting.kind != "file" or (path.is_relative_to(root) and ".." not in path.parts):
+    inside = path.is_relative_to(root) and ".." not in path.parts
+    if inside and path.resolve().is_relative_to(root.resolve()):
         return ""
     return f"it is not below {root}, and nothing else is written from a journal"
 
@@ -512,6 +534,9 @@ def _lock(path: Path, *, create: bool) -> int:
     while True:
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
         fd = os.open(path, flags, 0o600)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -568,13 +593,14 @@ def _parse(data: bytes) -> tuple[dict[str, Any] | None, list[Entry]]:
         _check(header, {"boot_id": str, "ifname": str, "ifindex": int, "netns_inode": int})
         if header["netns"] is not None:
             _check(header, {"netns": str})
-        if "/" in header["ifname"]:
+        if "/" in header["ifname"] or header["ifname"] in ("", ".", ".."):
             raise ValueError(f"{header['ifname']!r} is no interface")
         entries = [_entry(json.loads(line)) for line in complete[1:]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PartialError(
             f"a journal cannot be read: {error}",
-            "it was written by another version, or damaged: restore by hand",
+            "it was written by another version, or damaged: set the values by hand, then `agent restore --discard` "
+            "removes it",
         ) from error
     return header, entries
 
@@ -582,8 +608,10 @@ def _parse(data: bytes) -> tuple[dict[str, Any] | None, list[Entry]]:
 def _check(line: dict[str, Any], types: dict[str, type]) -> None:
     for key, kind in types.items():
         value = line[key]
-        # A NUL is in no name and no path, though it may be in a value.
-        if not isinstance(value, kind) or (isinstance(value, str) and "\0" in value and key not in _VALUES):
+        # A NUL or half a surrogate pair is in no name and no path of ours, though it may be in a value.
+        if not isinstance(value, kind) or (
+            isinstance(value, str) and key not in _VALUES and re.search("[\0\ud800-\udfff]", value)
+        ):
             raise ValueError(f"{key} is {value!r}")
 
 

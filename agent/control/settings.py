@@ -14,6 +14,7 @@ from typing import Protocol
 
 from agent.host.masks import CpuMask
 from agent.host.napi import read_thread
+from agent.host.paths import read_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,10 @@ class SettingKind(Protocol):
         """Set it."""
 
     def same(self, a: bytes, b: bytes) -> bool:
-        """Whether two values mean the same to the kernel, though they may be spelt differently."""
+        """Whether two values mean the same to the kernel, though they may be spelt differently. Raises nothing."""
+
+    def belongs(self, target: str, ifname: str, ifindex: int) -> bool:
+        """Whether an agent on this interface may have set it, by its name alone."""
 
 
 class FileSetting:
@@ -62,13 +66,17 @@ class FileSetting:
 
     def same(self, a: bytes, b: bytes) -> bool:
         """Equal but for surrounding blanks, or the same CPU mask with other padding."""
-        return a.strip() == b.strip() or (_mask(a) is not None and _mask(a) == _mask(b))
+        return a.strip() == b.strip() or _same_mask(a, b)
+
+    def belongs(self, target: str, ifname: str, ifindex: int) -> bool:
+        """A file is the interface's own by where it lies, which the journal looks at."""
+        return True
 
 
 class ThreadAffinitySetting:
     """The CPUs that a thread may run on, as a mask; the target is `NAME:TID:START_TICKS`.
 
-    The start time tells the thread from a later one with the same number.
+    Name and start time tell the thread from a later one with the same number.
     """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
@@ -91,12 +99,17 @@ class ThreadAffinitySetting:
 
     def same(self, a: bytes, b: bytes) -> bool:
         """The same set of CPUs."""
-        return CpuMask.parse_mask(a) == CpuMask.parse_mask(b)
+        return a == b or _same_mask(a, b)
+
+    def belongs(self, target: str, ifname: str, ifindex: int) -> bool:
+        """One of the kernel's polling threads of the interface."""
+        return target.startswith(f"napi/{ifname}-")
 
     def _find(self, target: str) -> tuple[int, CpuMask]:
-        _, tid, start_ticks = target.rsplit(":", 2)
-        thread = read_thread(self._proc / tid)
-        if thread is None or thread[0] != int(start_ticks):
+        name, tid, start_ticks = target.rsplit(":", 2)
+        directory = self._proc / str(int(tid))
+        thread = read_thread(directory)
+        if thread is None or thread[0] != int(start_ticks) or read_text(directory / "comm") != name:
             raise ProcessLookupError(errno.ESRCH, "the thread is gone", target)
         return int(tid), thread[1]
 
@@ -117,6 +130,11 @@ def kind_of(name: str) -> SettingKind:
 def is_gone(error: OSError) -> bool:
     """The object does not exist any more: its interface or thread vanished."""
     return error.errno in (errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.ENXIO)
+
+
+def _same_mask(a: bytes, b: bytes) -> bool:
+    mask = _mask(a)
+    return mask is not None and mask == _mask(b)
 
 
 def _mask(value: bytes) -> CpuMask | None:

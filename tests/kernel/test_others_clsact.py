@@ -12,6 +12,7 @@ import pytest
 from pyroute2 import IPRoute
 
 from agent import tc
+from agent.control.journal import Journal, this_scope
 from agent.errors import ConflictError
 from agent.ffi.bpf import BpfObject, enable_bpf_stats, prog_info
 from tests.kernel import ffi_probe
@@ -218,3 +219,24 @@ def test_restore_leaves_foreign_filters(
     restored = agent("restore", "--state-dir", str(state))
     assert restored.returncode == 0, restored.stderr
     assert filters(pair, ifindex) == ["theirs"]
+
+
+@pytest.mark.parametrize("whose", ["ours", "theirs"])
+def test_a_run_killed_before_its_first_filter(
+    pair: VethPair, ifindex: int, probe: BpfObject, tmp_path: Path, whose: str
+) -> None:
+    """Between qdisc and filter: `agent restore` removes the empty qdisc, but not one with a filter of somebody else."""
+
+    def begin() -> None:
+        journal = Journal(tmp_path, this_scope(pair.right_if))
+        journal.record(tc.clsact_setting(ifindex, "ingress", created_qdisc=True), tc.ABSENT, tc.ATTACHED)
+        change("add", "clsact", ifindex)
+        os.close(journal._fd)  # as the kernel does it for a process that is killed
+
+    pair.right.call(begin)
+    if whose == "theirs":
+        add_foreign_filter(pair, ifindex, probe.prog_fd("probe_tc"))
+    restored = agent("restore", "--state-dir", str(tmp_path))
+    assert restored.returncode == 0, restored.stderr
+    assert ("clsact" in qdiscs(pair, ifindex)) == (whose == "theirs")
+    assert not list(tmp_path.iterdir())

@@ -126,7 +126,7 @@ def test_nothing_is_written_when_the_journal_cannot_be(
     """A full disk under the journal is not taken for a refusal of the interrupt."""
 
     def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise UsageError("the journal could not be written: No space left on device")
 
     monkeypatch.setattr(journal, "record", full)
     fake = FakeProcFs(errno.EIO)

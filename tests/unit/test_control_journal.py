@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -11,6 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import agent.stamping
+import agent.tc  # noqa: F401 - they register their kinds of settings
 from agent.control.journal import Journal, Restored, Scope, netns_inode, require_complete, restore
 from agent.control.settings import Setting, kind_of
 from agent.errors import ConflictError, PartialError, UsageError
@@ -346,14 +349,17 @@ def test_thread_affinity_is_put_back() -> None:
         os._exit(0)
     try:
         start = int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[19])
-        target = f"name:{child}:{start}"
+        name = Path(f"/proc/{child}/comm").read_text().strip()
+        target = f"{name}:{child}:{start}"
         before = kind.read(target)
         kind.write(target, b"1")
         assert kind.read(target) == b"1\n"
         kind.write(target, before)
         assert kind.read(target) == before
         with pytest.raises(ProcessLookupError):
-            kind.read(f"name:{child}:{start + 1}")
+            kind.read(f"{name}:{child}:{start + 1}")
+        with pytest.raises(ProcessLookupError):
+            kind.read(f"another:{child}:{start}")
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -377,6 +383,99 @@ def test_a_doctored_journal_writes_no_file_but_the_interfaces_own(
     assert path.read_text() == "1"
 
 
+def test_a_link_below_the_interface_leads_to_no_other(fixture: FixtureJournal) -> None:
+    """In sysfs `veth0/subsystem` is a link to the directory of all interfaces."""
+    other = fixture.paths.net("veth1") / "mtu"
+    other.parent.mkdir()
+    other.write_text("1")
+    (fixture.paths.net("veth0") / "subsystem").symlink_to("..")
+    journal = fixture.journal()
+    target = f"{fixture.paths.net('veth0')}/subsystem/veth1/mtu"
+    journal.record(Setting("file", target, namespaced=True), b"3\n", b"1")
+    fixture.die(journal)
+    assert outcomes(fixture.restore()) == ["failed"]
+    assert other.read_text() == "1"
+
+
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [
+        ("thread-affinity", "sshd:1:1"),
+        ("thread-affinity", "napi/veth1-5:1:1"),
+        ("clsact", "8:ingress:1"),
+        ("hwtstamp", "veth1"),
+    ],
+)
+def test_a_doctored_journal_touches_nothing_of_others(
+    fixture: FixtureJournal, kind: str, target: str
+) -> None:
+    """Threads, filters and stamping that are not this interface's are left alone, and that is said."""
+    journal = fixture.journal()
+    journal.record(Setting(kind, target, namespaced=True), b"1", b"2")
+    fixture.die(journal)
+    (restored,) = fixture.restore()
+    assert restored.outcome == "failed"
+    assert "nothing else is written" in restored.reason
+
+
+def test_values_that_make_no_sense_are_reported(fixture: FixtureJournal) -> None:
+    """Two changes of one thread whose masks are none: compared, refused, and no traceback."""
+    journal = fixture.journal()
+    for _ in range(2):
+        journal.record(Setting("thread-affinity", "napi/veth0-1:1:x", namespaced=True), b"x", b"y")
+    fixture.die(journal)
+    assert outcomes(fixture.restore()) == ["failed"]
+
+
+def test_a_start_over_changes_of_a_later_version_is_a_conflict(fixture: FixtureJournal) -> None:
+    """It cannot be undone by this version, and is not forgotten either."""
+    journal = fixture.journal()
+    journal.record(Setting("from-the-future", "x", False), b"", b"1")
+    fixture.die(journal)
+    with pytest.raises(ConflictError, match="left 1 changed"):
+        fixture.journal()
+
+
+def test_a_pipe_under_a_journals_name_is_reported(fixture: FixtureJournal) -> None:
+    """It is neither waited for nor read."""
+    fixture.state.mkdir()
+    os.mkfifo(fixture.state / "veth0@1.journal")
+    (restored,) = fixture.restore()
+    assert restored.outcome == "failed"
+    assert "not a regular file" in restored.reason
+
+
+def test_discard_removes_a_damaged_journal(fixture: FixtureJournal) -> None:
+    """As its remedy says."""
+    fixture.left_changed("a")
+    (path,) = fixture.state.iterdir()
+    path.write_text("damaged\n")
+    (restored,) = fixture.restore()
+    assert "--discard" in restored.reason
+    fixture.restore(discard=True)
+    assert fixture.files() == []
+
+
+def test_a_journal_that_cannot_be_begun_leaves_no_file(
+    fixture: FixtureJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk the empty file would stay behind."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(UsageError, match="No space"):
+        fixture.journal()
+    assert fixture.files() == []
+
+
+def test_restoring_from_a_directory_that_cannot_be_is_a_usage_error(fixture: FixtureJournal) -> None:
+    """Such as one whose name is too long."""
+    with pytest.raises(UsageError, match="cannot be read"):
+        restore(fixture.root / ("x" * 300), paths=fixture.paths)
+
+
 @pytest.mark.parametrize(
     "change", [{"target": 5}, {"target": "a\0"}, {"kind": []}, {"seq": "a"}, {"before": 3}]
 )
@@ -394,7 +493,16 @@ def test_an_entry_of_another_shape_is_reported(fixture: FixtureJournal, change: 
 
 
 @pytest.mark.parametrize(
-    "change", [{"ifname": 3}, {"ifname": "../x"}, {"netns": []}, {"boot_id": None}, {"netns_inode": "1"}]
+    "change",
+    [
+        {"ifname": 3},
+        {"ifname": "../x"},
+        {"ifname": ".."},
+        {"ifname": "\ud800"},
+        {"netns": []},
+        {"boot_id": None},
+        {"netns_inode": "1"},
+    ],
 )
 def test_a_header_of_another_shape_is_reported(fixture: FixtureJournal, change: dict[str, object]) -> None:
     """So does a first line whose fields are not what they have to be, and nothing is written."""
@@ -411,7 +519,7 @@ def test_a_value_that_its_kind_cannot_read_is_reported(fixture: FixtureJournal) 
     a = fixture.file("a", "3\n")
     journal = fixture.journal()
     fixture.set(journal, a, "1")
-    journal.record(Setting("thread-affinity", "nonsense", namespaced=True), b"3\n", b"1")
+    journal.record(Setting("thread-affinity", "napi/veth0-x", namespaced=True), b"3\n", b"1")
     fixture.die(journal)
     assert sorted(outcomes(fixture.restore())) == ["failed", "restored"]
 
@@ -456,7 +564,7 @@ def test_a_line_that_did_not_fit_leaves_no_part_behind(
     with monkeypatch.context() as patch:
         write = os.write
         patch.setattr(os, "write", lambda fd, data: write(fd, data[:10]))
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(UsageError, match="No space"):
             journal.record(b, b"3\n", b"1")
     fixture.set(journal, b, "1")
     fixture.die(journal)
