@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import resource
-import signal
 import socket
 import time
 from collections.abc import Iterable, Iterator
@@ -42,6 +41,7 @@ from agent.host.netlink import query_links
 from agent.host.paths import HostPaths, read_int, read_text
 from agent.options import RunOptions
 from agent.pins import unpin
+from agent.signals import wait_for_end_signal
 from agent.telemetry.encode import Encoder, delay_rows, host_facts
 from agent.telemetry.schema import Frame, InterfaceHealth, SinkHealth
 
@@ -53,7 +53,6 @@ _PAIRS = 5
 _PHC_READS_PER_S = 100
 # Tags after which delays from hardware stamps compare with none from before.
 _JUMPS = frozenset(("phase_step", "tai_utc", "wrap", "freq_step", "path_change"))
-_END_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
 class Output(Protocol):
@@ -130,9 +129,10 @@ class Loop:
         self._health_cpu_ns = time.process_time_ns()
 
     def run(self) -> int:
-        """Capture until told to stop; returns the exit code. Raises `AgentError` when it cannot begin."""
-        # Blocked, and taken by sigtimedwait between ticks: a second Ctrl-C cannot cut the restoring short.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _END_SIGNALS)
+        """Capture until told to stop; returns the exit code. Raises `AgentError` when it cannot begin.
+
+        `hold_end_signals` has to be called before.
+        """
         with ExitStack() as stack:
             self._open(stack)
             self._hello()
@@ -219,9 +219,9 @@ class Loop:
         while True:
             due += self._tick_ns
             wait_s = max(0.0, (due - time.monotonic_ns()) / 1e9)
-            caught = signal.sigtimedwait(_END_SIGNALS, wait_s)
-            if caught is not None:
-                return signal.Signals(caught.si_signo).name
+            ended_by = wait_for_end_signal(wait_s)
+            if ended_by is not None:
+                return ended_by
             began = time.monotonic_ns()
             self._tick(began)
             if began >= control_due:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import resource
-import signal
 
 from agent.options import RunOptions, read_options, require_root
 
@@ -28,12 +27,3 @@ def begin(args: argparse.Namespace, command: str) -> RunOptions:
 
         enter_netns(options.netns)
     return options
-
-
-def hold_end_signals() -> None:
-    """Block SIGINT and SIGTERM for the loop to take; call it before anything heavy is imported.
-
-    A thread inherits the mask of its maker. One that was made before (numpy's BLAS has some, unless told otherwise)
-    would be given the signal, and the process would die of it without putting anything back.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))

@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     from tools.testbed.evidence import reasons, summarise
     from tools.testbed.report import picture, table
 
-    with _sigterm_as_interrupt():
+    with _end_signals_as_interrupt():
         evidence, truth, outside = _demonstrate(scenario)
     summary = summarise(evidence, truth, outside)
     if args.json:
@@ -141,17 +141,21 @@ def _say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM clean up as Ctrl-C does."""
+def _end_signals_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM, and SIGHUP unless `nohup` ignores it, clean up as Ctrl-C does."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
 
-    previous = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    handled = [number for number, handler in before.items() if handler != signal.SIG_IGN]
+    for number in handled:
+        signal.signal(number, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number in handled:
+            signal.signal(number, before[number])
 
 
 def _demonstrate(scenario: Scenario) -> tuple[Evidence, Truth, Outside]:

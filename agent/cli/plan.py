@@ -8,8 +8,9 @@ import math
 import sys
 from dataclasses import replace
 
-from agent.cli._begin import begin, hold_end_signals
+from agent.cli._begin import begin
 from agent.options import add_run_arguments
+from agent.signals import hold_end_signals
 
 _DEFAULT_SECONDS = 4.0
 

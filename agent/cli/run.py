@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 
-from agent.cli._begin import begin, hold_end_signals
+from agent.cli._begin import begin
 from agent.errors import PartialError
 from agent.options import add_run_arguments
+from agent.signals import hold_end_signals
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -17,7 +18,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="measure, predict, tune and undo on one or more interfaces (the main job)",
         description="Stamp packets in the kernel, track the hardware clock, tune IRQs and queues, measure the effect "
         "and undo what did not help. On a terminal it shows a status view; into a pipe or file it writes msgpack "
-        "telemetry (read it with `agent decode`). SIGINT and SIGTERM end it cleanly: programs detached, settings back.",
+        "telemetry (read it with `agent decode`). SIGINT, SIGTERM and SIGHUP end it cleanly: programs detached, "
+        "settings back.",
         epilog="exit codes: 0 done, 2 usage, 3 host unsupported, 4 conflict with another owner, 5 partly done "
         "(the telemetry reader went away, an interface vanished, or a setting could not be put back)",
     )

@@ -39,7 +39,7 @@ def assert_clean(pair: VethPair, state_dir: Path) -> None:
     assert not state_dir.is_dir() or not list(state_dir.iterdir())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_cleanly(pair: VethPair, tmp_path: Path, number: signal.Signals) -> None:
     """Exit code 0, the goodbye names the signal, nothing is left."""
     with AgentRun(pair.right, tmp_path) as run:
@@ -48,6 +48,17 @@ def test_a_signal_ends_it_cleanly(pair: VethPair, tmp_path: Path, number: signal
         assert run.wait() == 0
         assert run.of_kind("goodbye")[0]["reason"] == number.name
         assert run.said() == ""
+    assert_clean(pair, tmp_path)
+
+
+def test_nohup_is_respected(pair: VethPair, tmp_path: Path) -> None:
+    """Where SIGHUP is ignored, a terminal that closes does not end the run."""
+    with AgentRun(pair.right, tmp_path, before=("sh", "-c", 'trap "" HUP; exec "$@"', "sh")) as run:
+        run.started()
+        run.process.send_signal(signal.SIGHUP)
+        run.wait_for("health")
+        assert run.stop() == 0
+        assert run.of_kind("goodbye")[0]["reason"] == "SIGTERM"
     assert_clean(pair, tmp_path)
 
 
@@ -61,12 +72,12 @@ def test_threads_of_libraries_do_not_take_the_signal(pair: VethPair, tmp_path: P
 
 
 def test_a_second_signal_does_not_cut_the_restoring_short(pair: VethPair, tmp_path: Path) -> None:
-    """An impatient Ctrl-C Ctrl-C: the goodbye is said all the same."""
+    """An impatient Ctrl-C Ctrl-C, and others among them: the goodbye is said all the same."""
     with AgentRun(pair.right, tmp_path) as run:
         run.started()
-        for _ in range(3):
-            run.process.send_signal(signal.SIGINT)
-            time.sleep(0.02)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE) * 3:
+            run.process.send_signal(number)
+            time.sleep(0.005)
         assert run.wait() == 0
         assert run.of_kind("goodbye")
     assert_clean(pair, tmp_path)
