@@ -257,6 +257,12 @@ class Capture:
                 return reason
         return None
 
+    @property
+    def sees_packets(self) -> bool:
+        """Whether the program that owns the windows is still attached (of a clsact filter it is taken for granted)."""
+        owner = self._attached["tc_ingress" if self.hook == "tc" else "xdp"]
+        return not isinstance(owner, Link) or owner.attached
+
     def set_sampling(self, shift: int, frozen: bool) -> None:
         """The degrade ladder's hold on the kernel side: look at one packet in 2^shift; `frozen` only counts."""
         self._config["sample_mask"][0] = (1 << shift) - 1

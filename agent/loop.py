@@ -80,7 +80,8 @@ class Watch:
     nic_packets: int
     """The interface's own count when the capture began."""
     clocks: dict[int, Clock] = field(default_factory=dict)
-    gone: bool = False
+    end: str = ""
+    """Why nothing is captured on it any more; empty while it is."""
     phc_refusals: int = 0
     phc_frequency_ppb: float | None = None
     cpus: set[int] = field(default_factory=set)
@@ -90,6 +91,11 @@ class Watch:
     reordered: int = 0
     disturbed: bool = False
     tx_packets: npt.NDArray[np.int64] | int = 0
+
+    @property
+    def gone(self) -> bool:
+        """Nothing is captured on it any more."""
+        return bool(self.end)
 
     def clock(self, key: int, base_delay_ns: int | None) -> Clock:
         """The clock of a key, made when its first packet comes."""
@@ -228,7 +234,7 @@ class Loop:
                 self._control(began)
                 control_due = began + _CONTROL_NS
             if began >= health_due:
-                self._health(began)
+                self._keep_up(began)
                 health_due = began + _HEALTH_NS
             now = time.monotonic_ns()
             self._longest_tick_ns = max(self._longest_tick_ns, now - began)
@@ -240,7 +246,7 @@ class Loop:
             if self._output.closed_reason is not None:
                 return self._output.closed_reason
             if all(watch.gone for watch in self._watches):
-                return "every interface is gone"
+                return "nothing is left to capture on"
 
     def _tick(self, mono_ns: int) -> None:
         """Ring → array → clock → the kernel's model, for every interface."""
@@ -269,13 +275,16 @@ class Loop:
             self._put_all(frames)
 
     def _notice_gone(self) -> None:
-        """Mark the interfaces that went away, and tell it, once."""
+        """Mark the interfaces that nothing is captured on any more, and tell it, once."""
         for watch in self._watches:
-            if not watch.gone and not _is_present(watch.interface):
-                watch.gone = True
-                self._notes.append(
-                    f"{watch.interface.name} is gone, or has another name now: no longer captured"
-                )
+            if watch.gone:
+                continue
+            if not _is_present(watch.interface):
+                watch.end = "is gone, or has another name now"
+            elif not watch.capture.sees_packets:
+                watch.end = f"has lost our {watch.capture.hook} program: somebody detached it"
+            if watch.gone:
+                self._notes.append(f"{watch.interface.name} {watch.end}: no longer captured")
 
     def _anchor(self, watch: Watch, pairs: ClockPairs) -> None:
         """Read the PHC within its budget, and give the burst to the interface's own clock."""
@@ -355,34 +364,36 @@ class Loop:
 
     # ---- how it is going -------------------------------------------------------------------------------------
 
-    def _health(self, mono_ns: int) -> None:
-        """Tell, once a second, whether the agent and the host keep up; step down where they do not."""
-        span_ns = mono_ns - self._health_mono_ns
+    def _keep_up(self, mono_ns: int) -> None:
+        """Once a second: follow the CPUs, step down where the agent or the host does not keep up, and tell it."""
         online = CpuMask.parse_list(read_text(HostPaths().cpu / "online") or "")
         for watch in self._watches:
             if not watch.gone:
                 self._notes += [f"CPU {cpu} came online" for cpu in watch.capture.follow_cpus(online)]
-        cpu_ns = time.process_time_ns()
-        cpu_percent = 100.0 * (cpu_ns - self._health_cpu_ns) / span_ns
-        lost = sum(watch.capture.counters()["lost"] for watch in self._watches)
+        span_ns = mono_ns - self._health_mono_ns
         self._follow_level(
             Health(
                 seconds=span_ns / 1e9,
-                ring_lost=lost - self._lost,
+                ring_lost=self._count_lost() - self._lost,
                 tick_overruns=self._overruns - self._health_overruns,
                 ticks=max(1, round(span_ns / self._tick_ns)),
                 softnet_dropped=self._softnet_dropped,
-                cpu_percent=cpu_percent,
+                cpu_percent=self._cpu_percent(span_ns),
             ),
             mono_ns,
         )
+        self._tell_health(mono_ns)
+
+    def _tell_health(self, mono_ns: int) -> None:
+        """How it went since the health frame before."""
+        span_ns = mono_ns - self._health_mono_ns
         level = self._degrade.level
         frame = self._encoder.health(
             mono_ns,
             span_ns=span_ns,
             level=level.name,
             reason=level.reason,
-            cpu_percent=cpu_percent,
+            cpu_percent=self._cpu_percent(span_ns),
             rss_bytes=_rss_bytes(),
             tick_overruns=self._overruns,
             tick_max_ns=self._longest_tick_ns,
@@ -397,9 +408,16 @@ class Loop:
             notes=self._notes,
         )
         self._output.put(frame)
-        self._health_mono_ns, self._health_cpu_ns, self._health_overruns = mono_ns, cpu_ns, self._overruns
-        self._lost, self._softnet_dropped, self._longest_tick_ns = lost, 0, 0
+        self._health_mono_ns, self._health_cpu_ns = mono_ns, time.process_time_ns()
+        self._lost, self._health_overruns = self._count_lost(), self._overruns
+        self._softnet_dropped, self._longest_tick_ns = 0, 0
         self._notes, self._drops = [], Drops()
+
+    def _count_lost(self) -> int:
+        return sum(watch.capture.counters()["lost"] for watch in self._watches)
+
+    def _cpu_percent(self, span_ns: int) -> float:
+        return 100.0 * (time.process_time_ns() - self._health_cpu_ns) / span_ns
 
     def _follow_level(self, health: Health, mono_ns: int) -> None:
         """Apply what the degrade ladder decides: sample in the kernel, freeze the model, restore and only count."""
@@ -429,10 +447,10 @@ class Loop:
             restored += [item for item in rest if (item.scope, item.target) not in done]
             journal.close(rest)
         complete = all(item.complete for item in restored)
-        gone = [watch.interface.name for watch in self._watches if watch.gone]
+        gone = [f"{watch.interface.name} {watch.end}" for watch in self._watches if watch.gone]
         reader_left = self._output.closed_reason
         code = PartialError.exit_code if gone or reader_left or not complete else 0
-        self._health(time.monotonic_ns())
+        self._tell_health(time.monotonic_ns())
         self._output.put(
             self._encoder.goodbye(
                 time.monotonic_ns(),
@@ -454,8 +472,8 @@ class Loop:
             )
         if gone:
             raise PartialError(
-                f"{', '.join(gone)} vanished while it was captured on",
-                "start again when the interface is back",
+                f"the capture ended early: {'; '.join(gone)}",
+                "start again when the interface is there and nobody detaches programs from it",
             )
         require_complete(restored)
         return code

@@ -21,7 +21,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "telemetry (read it with `agent decode`). SIGINT, SIGTERM and SIGHUP end it cleanly: programs detached, "
         "settings back.",
         epilog="exit codes: 0 done, 2 usage, 3 host unsupported, 4 conflict with another owner, 5 partly done "
-        "(the telemetry reader went away, an interface vanished, or a setting could not be put back)",
+        "(the telemetry reader went away, an interface vanished or lost our program, or a setting was not put back)",
     )
     add_run_arguments(parser)
     parser.set_defaults(run=run)

@@ -95,6 +95,11 @@ class Link:
         if err and err != -errno.ENOLINK:  # the interface went away: detached already
             raise call_error(f"detach {self.what}", err)
 
+    @property
+    def attached(self) -> bool:
+        """Whether it is still in place: somebody may have detached it, and an interface that goes takes it along."""
+        return "\nifindex:\t0\n" not in Path(f"/proc/self/fdinfo/{self.fd}").read_text()
+
     def close(self) -> None:
         """Closes the fd; a second call does nothing."""
         if self.fd >= 0:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import UnsupportedError
-from agent.ffi import bpf
+from agent.ffi import _native, bpf
 from tests.kernel import ffi_probe
 from tests.kernel.agent_run import AgentRun, agent
 from tests.kernel.frames import send, trailer, udp4
@@ -73,8 +73,8 @@ def test_the_only_interface_vanishes(own_pair: VethPair, tmp_path: Path) -> None
         send(own_pair.left, (udp4() + trailer(1) for _ in range(100)))
         run_ip("-n", own_pair.right.name, "link", "delete", "cap0")
         assert run.wait() == 5
-        assert "cap0 vanished" in run.said()
-        assert run.of_kind("goodbye")[0]["reason"] == "every interface is gone"
+        assert "cap0 is gone" in run.said()
+        assert run.of_kind("goodbye")[0]["reason"] == "nothing is left to capture on"
         counters = run.counters()
     assert counters["produced"] == counters["drained"] + counters["lost"]
     assert not list(tmp_path.iterdir())
@@ -89,8 +89,33 @@ def test_one_of_two_interfaces_vanishes(own_pair: VethPair, tmp_path: Path) -> N
         send(own_pair.left, itertools.repeat(udp4(), 100))
         run.wait_until(lambda: run.packets("cap0") == 100)
         assert run.stop() == 5
-        assert "cap1 vanished" in run.said()
+        assert "cap1 is gone" in run.said()
         assert run.of_kind("goodbye")[0]["exit_code"] == 5
+
+
+@pytest.mark.parametrize("hook", ["xdp", "tc"])
+def test_a_program_that_somebody_detached_is_noticed(own_pair: VethPair, tmp_path: Path, hook: str) -> None:
+    """A capture that sees nothing any more does not go on as if the wire were silent: exit 5, and what happened."""
+    with AgentRun(own_pair.right, tmp_path, "--hook", hook) as run:
+        run.started()
+        send(own_pair.left, itertools.repeat(udp4(), 100))
+        run.wait_until(lambda: run.packets() == 100)
+        for link in links_of(run.process.pid, hook):
+            link.detach()
+        assert run.wait() == 5
+        assert f"cap0 has lost our {hook} program" in run.said()
+        assert run.counters()["produced"] == run.counters()["drained"]
+    assert not list(tmp_path.iterdir())
+
+
+def links_of(pid: int, kind: str) -> list[bpf.Link]:
+    """The BPF links of a type that a process holds (`tc`: TCX)."""
+    found = []
+    for entry in Path(f"/proc/{pid}/fdinfo").iterdir():
+        facts = dict(line.split(":\t", 1) for line in entry.read_text().splitlines() if ":\t" in line)
+        if facts.get("link_type") == kind.replace("tc", "tcx"):
+            found.append(bpf.Link(_native.lib.bpf_link_get_fd_by_id(int(facts["link_id"])), "theirs"))
+    return found
 
 
 def test_an_interface_that_goes_down_and_up_is_captured_on(own_pair: VethPair, tmp_path: Path) -> None:
