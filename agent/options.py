@@ -175,6 +175,10 @@ def _check(options: RunOptions) -> None:
         # As the kernel's dev_valid_name() has it.
         if name in ("", ".", "..") or len(os.fsencode(name)) > 15 or re.search(r"[/:\s]", name):
             raise UsageError(f"{name!r} cannot be an interface name", "`ip link` lists them")
+        if re.search("[\ud800-\udfff]", name):  # how bytes that are no text reach us
+            raise UsageError(
+                f"the interface name {name!r} is not UTF-8", "rename it: telemetry has text only"
+            )
     if options.seconds is not None and not 0 < options.seconds < 1e9:
         raise UsageError(
             f"--seconds {options.seconds}: must be above 0 and below 1e9", "leave it out to run until SIGINT"

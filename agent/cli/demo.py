@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import math
 import signal
 import sys
 import tempfile
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
 _SETTLED_S = 6.0  # the drift estimate gets as good as it will after about 5 s
 _MIN_SECONDS = 2.0
+_MAX_SECONDS = 86_400.0
 _MAX_DRIFT_PPB = 500_000
 _MAX_JUMP_NS = 1_000_000_000_000
 _MAX_RATE_PPS = 1_000_000.0
@@ -104,9 +104,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _checked(args: argparse.Namespace) -> Scenario:
-    if not (math.isfinite(args.seconds) and args.seconds >= _MIN_SECONDS):
+    if not _MIN_SECONDS <= args.seconds <= _MAX_SECONDS:
         raise UsageError(
-            f"--seconds {args.seconds:g}: too short to show anything", f"at least {_MIN_SECONDS:g}"
+            f"--seconds {args.seconds:g}: too short to show anything, or too long",
+            f"from {_MIN_SECONDS:g} to {_MAX_SECONDS:g}",
         )
     if not 0 < args.rate <= _MAX_RATE_PPS:
         raise UsageError(

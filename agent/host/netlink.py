@@ -7,6 +7,7 @@ dumps are declared here, by the numbers of `include/uapi/linux/netdev.h`.
 from __future__ import annotations
 
 import errno
+import os
 import struct
 from collections.abc import Iterable
 from typing import Any
@@ -104,7 +105,8 @@ def _names(bits_to_name: dict[int, str], bits: int) -> frozenset[str]:
 def _link(message: Any) -> Link:
     info = message.get_attr("IFLA_LINKINFO")
     return Link(
-        name=message.get_attr("IFLA_IFNAME"),
+        # Bytes where it is not UTF-8.
+        name=os.fsdecode(message.get_attr("IFLA_IFNAME")),
         ifindex=message["index"],
         kind=(info.get_attr("IFLA_INFO_KIND") if info else None) or "",
         mtu=message.get_attr("IFLA_MTU") or 0,

@@ -46,6 +46,16 @@ def test_a_missing_interface_is_named_with_those_that_exist(pair: VethPair, tmp_
         assert "cap0" in run.said()
 
 
+def test_a_neighbour_whose_name_is_no_text_is_no_obstacle(own_pair: VethPair, tmp_path: Path) -> None:
+    """Interface names are bytes to the kernel; one that is not UTF-8 is listed, and the others are captured on."""
+    run_ip("-n", own_pair.right.name, "link", "set", "cap1", "name", "cap\udcff")
+    with AgentRun(own_pair.right, tmp_path, interfaces=["eth7"]) as run:
+        assert run.wait() == 2
+        assert "cap0" in run.said()
+    with AgentRun(own_pair.right, tmp_path) as run:
+        assert run.started().stop() == 0
+
+
 def test_one_missing_interface_of_two_refuses_both(pair: VethPair, tmp_path: Path) -> None:
     """Nothing is attached to the one that exists."""
     with AgentRun(pair.right, tmp_path, interfaces=["cap0", "eth7"]) as run:

@@ -15,6 +15,7 @@ from agent.cli import main
         ["--seconds", "-1"],
         ["--seconds", "nan"],
         ["--seconds", "1"],
+        ["--seconds", "1e9"],
         ["--rate", "0"],
         ["--rate", "inf"],
         ["--drift-ppb", "600000"],

@@ -127,3 +127,9 @@ def test_what_the_kernel_takes_for_no_name_is_refused(name: str) -> None:
     """Blanks, colons, and more than 15 bytes."""
     with pytest.raises(UsageError, match="cannot be an interface name"):
         _options("-i", name)
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    """The kernel takes any bytes; telemetry and journal have text only."""
+    with pytest.raises(UsageError, match="not UTF-8"):
+        _options("-i", "v\udcff")
