@@ -163,8 +163,10 @@ class Journal:
         if self._fd < 0:
             return
         if all(item.complete for item in restored):
-            self._path.unlink(missing_ok=True)
-            _sync_directory(self._path.parent)
+            # Somebody may have removed the directory, and the journal with it.
+            with contextlib.suppress(FileNotFoundError):
+                self._path.unlink()
+                _sync_directory(self._path.parent)
         os.close(self._fd)
         self._fd = -1
 

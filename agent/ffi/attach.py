@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-from agent.errors import AgentError, ConflictError, UnsupportedError
+from agent.errors import AgentError, ConflictError, UnsupportedError, UsageError
 from agent.ffi import _native
 from agent.ffi.failures import NativeLog, call_error, error_name, permission_cause
 from agent.ffi.info import map_info_by_id, prog_by_id, prog_info
@@ -113,11 +113,22 @@ class Link:
         self.close()
 
 
-def _interface(ifindex: int) -> str:
+def _name_of(ifindex: int) -> str | None:
     try:
         return socket.if_indextoname(ifindex)
     except OSError:
-        return f"interface {ifindex}"
+        return None
+
+
+def _interface(ifindex: int) -> str:
+    return _name_of(ifindex) or f"interface {ifindex}"
+
+
+def _no_interface(action: str) -> UsageError:
+    return UsageError(
+        f"cannot {action}: there is no such interface in this network namespace, or no longer",
+        "`ip link` lists them",
+    )
 
 
 def _link_create(prog_fd: int, ifindex: int, attach_type: int, flags: int) -> int:
@@ -131,7 +142,7 @@ def attach_xdp(prog_fd: int, ifindex: int, mode: Literal["native", "generic"]) -
     """Attaches an XDP program by a link.
 
     ConflictError names the program that has the hook already; UnsupportedError gives the driver's reason (MTU, LRO,
-    no native XDP) and AgentError is raised if the interface is gone.
+    no native XDP), UsageError means that the interface is gone.
     """
     name = _interface(ifindex)
     fd = _link_create(prog_fd, ifindex, _lib.BPF_XDP, _XDP_MODE_FLAGS[mode])
@@ -145,8 +156,8 @@ def attach_xdp(prog_fd: int, ifindex: int, mode: Literal["native", "generic"]) -
             f"cannot {action}: it already has the XDP program {owner or '(gone meanwhile)'}",
             "use --hook tc, or detach that program yourself",
         )
-    if code == errno.ENODEV:
-        raise AgentError(f"cannot {action}: there is no such interface in this network namespace")
+    if _name_of(ifindex) is None:  # the kernel says EINVAL
+        raise _no_interface(action)
     if code in (errno.EPERM, errno.EACCES):
         cause, remedy = permission_cause()
         raise UnsupportedError(f"cannot {action}: {cause}", remedy)
@@ -259,7 +270,7 @@ def _holders(prog_id: int) -> Iterator[str]:
 def attach_tcx(prog_fd: int, ifindex: int, direction: Literal["ingress", "egress"]) -> Link:
     """Attaches a tc program by a TCX link, behind those that are there.
 
-    UnsupportedError on kernels before 6.6: attach by clsact then.
+    UnsupportedError on kernels before 6.6: attach by clsact then. UsageError if the interface is gone.
     """
     name = _interface(ifindex)
     fd = _link_create(prog_fd, ifindex, _BPF_TCX[direction], 0)
@@ -267,7 +278,7 @@ def attach_tcx(prog_fd: int, ifindex: int, direction: Literal["ingress", "egress
         return Link(fd, f"TCX {direction} on {name}")
     code, action = -fd, f"attach a TCX {direction} program to {name}"
     if code == errno.ENODEV:
-        raise AgentError(f"cannot {action}: there is no such interface in this network namespace")
+        raise _no_interface(action)
     if code == errno.EINVAL:
         raise UnsupportedError(
             f"cannot {action}: this kernel has no TCX", "use Linux 6.6 or newer, or clsact"

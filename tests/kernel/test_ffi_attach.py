@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import AgentError, ConflictError, UnsupportedError
+from agent.errors import AgentError, ConflictError, UnsupportedError, UsageError
 from agent.ffi import bpf
 from agent.ffi.bpf import BpfObject, Link
 from tests.kernel import ffi_probe
@@ -185,3 +186,12 @@ def test_a_device_bound_program_belongs_to_its_device(
             bpf.attach_xdp(fd, veth.outer, "native")
         with bpf.attach_xdp(fd, veth.inner, "native"):
             assert bpf.xdp_owner(veth.inner) is not None
+
+
+def test_an_interface_that_vanished_is_a_usage_error(probe: BpfObject, veth: VethPair) -> None:
+    """Between being found and being attached to: exit 2, as if it had never been there."""
+    ip("link", "delete", "dev", socket.if_indextoname(veth.inner))
+    with pytest.raises(UsageError, match="no such interface"):
+        bpf.attach_xdp(probe.prog_fd("probe_plain"), veth.inner, "native")
+    with pytest.raises(UsageError, match="no such interface"):
+        bpf.attach_tcx(probe.prog_fd("probe_tc"), veth.inner, "ingress")

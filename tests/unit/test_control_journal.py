@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -468,6 +469,16 @@ def test_a_journal_that_cannot_be_begun_leaves_no_file(
     with pytest.raises(UsageError, match="No space"):
         fixture.journal()
     assert fixture.files() == []
+
+
+def test_a_state_directory_that_was_removed_meanwhile_ends_no_run(fixture: FixtureJournal) -> None:
+    """Everything is put back from what the running agent knows, and it closes in peace."""
+    a = fixture.file("a", "3\n")
+    journal = fixture.journal()
+    fixture.set(journal, a, "1")
+    shutil.rmtree(fixture.state)
+    journal.close(journal.restore())
+    assert fixture.value(a) == "3\n"
 
 
 def test_restoring_from_a_directory_that_cannot_be_is_a_usage_error(fixture: FixtureJournal) -> None:
