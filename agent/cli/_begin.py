@@ -6,6 +6,7 @@ import argparse
 import os
 import resource
 
+from agent.host.rtnl import require_answers
 from agent.options import RunOptions, read_options, require_root
 
 
@@ -26,4 +27,5 @@ def begin(args: argparse.Namespace, command: str) -> RunOptions:
         from agent.ffi.netns import enter_netns
 
         enter_netns(options.netns)
+    require_answers()
     return options

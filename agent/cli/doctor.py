@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.errors import UnsupportedError
+from agent.host.rtnl import require_answers
 from agent.telemetry.figures import printable
 
 if TYPE_CHECKING:
@@ -55,13 +56,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report; 0, or 3 if a check failed. Raises `UsageError` if there is no such interface."""
+    """Print the report; 0, or 3 if a check failed.
+
+    Raises `UsageError` if there is no such interface, `UnsupportedError` where the kernel does not answer.
+    """
     from agent.doctor import Context, run_checks, worst
 
     if args.netns is not None:
         from agent.ffi.netns import enter_netns
 
         enter_netns(args.netns)
+    require_answers()
     checks = run_checks(Context(ifname=args.ifname, state_dir=args.state_dir))
     verdict = worst(checks)
     if args.json:
