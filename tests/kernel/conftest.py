@@ -44,6 +44,14 @@ def netns_pair() -> Iterator[MakePair]:
         yield make
 
 
+@pytest.fixture(scope="module")
+def pair() -> Iterator[VethPair]:
+    """A veth pair for all tests of a module, one after the other: `gen0` and `cap0`, each in its namespace."""
+    _need_root()
+    with two_namespaces() as made:
+        yield made
+
+
 @pytest.fixture
 def testbed() -> Iterator[MakeTestbed]:
     """A function that makes a running `Testbed` for a scenario."""

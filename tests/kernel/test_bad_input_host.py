@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.kernel.agent_run import AGENT, AgentRun, agent
 from tests.kernel.frames import send, udp4
-from tools.testbed.namespace import VethPair, netns_pair
+from tools.testbed.namespace import VethPair
 
 pytestmark = [
     pytest.mark.kernel,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces and BPF"),
 ]
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[VethPair]:
-    """A veth pair for all of these tests, one after the other."""
-    with netns_pair() as made:
-        yield made
 
 
 def in_mount_namespace(mount: str) -> tuple[str, ...]:

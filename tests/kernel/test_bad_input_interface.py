@@ -23,13 +23,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def pair() -> Iterator[VethPair]:
-    """A veth pair for the tests that leave it as it is."""
-    with netns_pair() as made:
-        yield made
-
-
 @pytest.fixture
 def own_pair() -> Iterator[VethPair]:
     """A veth pair of the test's own, and a second one: cap1 at gen1's other end."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgpack
@@ -13,7 +12,7 @@ import pytest
 
 from tests.kernel.agent_run import AGENT, TIMEOUT_S, AgentRun, agent
 from tests.kernel.frames import send, trailer, udp4
-from tools.testbed.namespace import VethPair, netns_pair
+from tools.testbed.namespace import VethPair
 
 pytestmark = [
     pytest.mark.kernel,
@@ -28,13 +27,6 @@ if "run" in sys.orig_argv:
 
     StreamOutput.__init__.__defaults__ = (64 << 10,)
 """
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[VethPair]:
-    """A veth pair for all of these tests, one after the other."""
-    with netns_pair() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

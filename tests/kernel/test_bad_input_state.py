@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.agent_run import AgentRun, agent
-from tools.testbed.namespace import VethPair, netns_pair
+from tools.testbed.namespace import VethPair
 
 pytestmark = [
     pytest.mark.kernel,
@@ -33,13 +33,6 @@ journal.record(Setting("file", str(path), True), before, b"1\\n")
 path.write_bytes(b"1\\n")
 os.kill(os.getpid(), signal.SIGKILL)
 """
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[VethPair]:
-    """A veth pair for all of these tests, one after the other."""
-    with netns_pair() as made:
-        yield made
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from agent.ffi.bpf import BpfObject, enable_bpf_stats, prog_info
 from tests.kernel import ffi_probe
 from tests.kernel.agent_run import AgentRun
 from tests.kernel.frames import send, udp4
-from tools.testbed.namespace import VethPair, netns_pair
+from tools.testbed.namespace import VethPair
 from tools.testbed.receivers import PacketReceiver, XskReceiver
 
 pytestmark = [
@@ -29,13 +29,6 @@ pytestmark = [
 
 T = TypeVar("T")
 PACKETS = 3_000
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[VethPair]:
-    """A veth pair for all of these tests, one after the other."""
-    with netns_pair() as made:
-        yield made
 
 
 @pytest.fixture

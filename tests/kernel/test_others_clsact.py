@@ -18,7 +18,7 @@ from agent.ffi.bpf import BpfObject, enable_bpf_stats, prog_info
 from tests.kernel import ffi_probe
 from tests.kernel.agent_run import AgentRun, agent
 from tests.kernel.frames import send, udp4
-from tools.testbed.namespace import VethPair, netns_pair
+from tools.testbed.namespace import VethPair
 
 pytestmark = [
     pytest.mark.kernel,
@@ -39,13 +39,6 @@ if "run" in sys.orig_argv:
 
     agent.tc.attach_tcx = attach_tcx
 """
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[VethPair]:
-    """A veth pair for all of these tests, one after the other."""
-    with netns_pair() as made:
-        yield made
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from tests.kernel.agent_run import AgentRun
 from tests.kernel.frames import send, trailer, udp4
-from tools.testbed.namespace import VethPair, netns_pair
+from tools.testbed.namespace import VethPair
 
 pytestmark = [
     pytest.mark.kernel,
@@ -19,13 +19,6 @@ pytestmark = [
 
 PACKETS = 400
 PROBATION = 7  # a clock is believed at its eighth sighting
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[VethPair]:
-    """A veth pair for all of these tests, one after the other."""
-    with netns_pair() as made:
-        yield made
 
 
 def stamped_frames() -> Iterator[bytes]:
