@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from agent import stamping, tc
 from agent.capture import Capture, CaptureTarget
-from agent.clock.clock import Clock
 from agent.clock.model import ModelWriter
+from agent.clock.table import ClockTable
 from agent.control.controller import Controller
 from agent.control.degrade import DegradeLadder, Health
 from agent.control.events import ChangeEvent, Event
@@ -76,10 +76,10 @@ class Watch:
     interface: Interface
     capture: Capture
     models: ModelWriter
+    clocks: ClockTable
     phc: Phc | None
     nic_packets: int
     """The interface's own count when the capture began."""
-    clocks: dict[int, Clock] = field(default_factory=dict)
     end: str = ""
     """Why nothing is captured on it any more; empty while it is."""
     phc_refusals: int = 0
@@ -96,12 +96,6 @@ class Watch:
     def gone(self) -> bool:
         """Nothing is captured on it any more."""
         return bool(self.end)
-
-    def clock(self, key: int, base_delay_ns: int | None) -> Clock:
-        """The clock of a key, made when its first packet comes."""
-        if key not in self.clocks:
-            self.clocks[key] = Clock(key, "phc" if key == CLOCK_KEY_PHC else "trailer", base_delay_ns)
-        return self.clocks[key]
 
     def count(self, windows: WindowArray) -> None:
         """Add closed windows to what the next control step sees."""
@@ -186,7 +180,9 @@ class Loop:
         phc = None
         if facts.phc_index is not None and capture.stamp in ("xdp", "skb"):
             phc = stack.enter_context(Phc(interface.ifindex))
-        return Watch(interface, capture, ModelWriter(capture.models), phc, packets)
+        models = ModelWriter(capture.models)
+        clocks = ClockTable(models, options.base_delay_ns)
+        return Watch(interface, capture, models, clocks, phc, packets)
 
     def _hello(self) -> None:
         pairs = clock_pairs(_PAIRS)
@@ -262,9 +258,11 @@ class Loop:
             frames: list[Frame] = [*self._encoder.windows(mono_ns, name, windows)]
             watch.count(windows)
             for key, own in _by_clock(windows):
-                watch.clock(key, self._options.base_delay_ns).observe_windows(own, pairs)
-            self._anchor(watch, pairs)
-            for clock in watch.clocks.values():
+                seen = watch.clocks.seen(key, mono_ns)
+                if seen is not None:
+                    seen.observe_windows(own, pairs)
+            self._anchor(watch, pairs, mono_ns)
+            for clock in watch.clocks:
                 report = clock.tick(pairs, steering)
                 if report.model is not None and not frozen:
                     watch.models.write(clock.key, report.model)
@@ -286,12 +284,14 @@ class Loop:
             if watch.gone:
                 self._notes.append(f"{watch.interface.name} {watch.end}: no longer captured")
 
-    def _anchor(self, watch: Watch, pairs: ClockPairs) -> None:
+    def _anchor(self, watch: Watch, pairs: ClockPairs, mono_ns: int) -> None:
         """Read the PHC within its budget, and give the burst to the interface's own clock."""
         if watch.phc is None:
             return
         reads = max(1, _PHC_READS_PER_S * self._tick_ns // 1_000_000_000)
-        clock = watch.clock(CLOCK_KEY_PHC, self._options.base_delay_ns)
+        clock = watch.clocks.seen(CLOCK_KEY_PHC, mono_ns)
+        if clock is None:
+            return
         try:
             frequency_ppb = watch.phc.frequency_ppb()
             burst = watch.phc.read_burst(reads)
@@ -358,7 +358,7 @@ class Loop:
             if isinstance(event, ChangeEvent) and event.outcome in ("applied", "rolled_back"):
                 for watch in self._watches:
                     if watch.interface.name == event.ifname:
-                        for clock in watch.clocks.values():
+                        for clock in watch.clocks:
                             clock.path_changed(event.mono_ns, f"{event.actuator} {event.target}")
             self._output.put(self._encoder.event(event))
 

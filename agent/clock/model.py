@@ -131,6 +131,12 @@ class ModelWriter:
             self._models["key"][entry] = key
         return True
 
+    def forget(self, key: int) -> None:
+        """Give up the entry of a clock; a reader that is at it notices, since it looks at the key again."""
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._models["key"][entry] = _NO_KEY
+
     def _free_entry(self) -> int | None:
         taken = set(self._entries.values())
         return next((entry for entry in range(len(self._models)) if entry not in taken), None)

@@ -135,3 +135,17 @@ def test_a_full_map_is_counted() -> None:
     assert not writer.write(1000, model)
     assert writer.refused == 1
     assert writer.write(3, model)
+
+
+def test_a_forgotten_clock_makes_room() -> None:
+    """Its entry is marked unused, and the next clock gets it; forgetting it twice does nothing."""
+    models = _map()
+    writer = ModelWriter(models)
+    model = ClockModel(MONO, EPOCH, 0, SHIFT, MONO + 1, 0)
+    for key in range(MODELS_MAX):
+        writer.write(key, model)
+    writer.forget(5)
+    writer.forget(5)
+    assert 5 not in models["key"]
+    assert writer.write(1000, model)
+    assert 1000 in models["key"]
