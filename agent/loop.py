@@ -31,8 +31,8 @@ from agent.control.journal import Journal, require_complete, this_scope
 from agent.control.observation import InterfaceObservation, Observation
 from agent.control.plan import LaneReport
 from agent.errors import PartialError, UsageError
-from agent.ffi.clocks import ClockPairs, adjtimex_state, clock_pairs
-from agent.ffi.phc import Phc, PhcBusyError, PhcGoneError
+from agent.ffi.clocks import adjtimex_state, clock_pairs
+from agent.ffi.phc import Phc
 from agent.ffi.records import CLOCK_KEY_NONE, CLOCK_KEY_PHC, WINDOW_DTYPE, WindowArray
 from agent.hooks import read_facts
 from agent.host.load import Drops, LoadSampler
@@ -40,7 +40,9 @@ from agent.host.masks import CpuMask
 from agent.host.model import Host, Interface, read_host
 from agent.host.netlink import query_links
 from agent.host.paths import HostPaths, read_int, read_text
+from agent.monosteering import MonoSteering
 from agent.options import RunOptions
+from agent.phcreader import PhcReader
 from agent.pins import unpin
 from agent.telemetry.encode import Encoder, delay_rows, host_facts
 from agent.telemetry.schema import Frame, InterfaceHealth, SinkHealth
@@ -49,8 +51,6 @@ from agent.telemetry.schema import Frame, InterfaceHealth, SinkHealth
 _CONTROL_NS = 600_000_000
 _HEALTH_NS = 1_000_000_000
 _PAIRS = 5
-# Reads of a PHC per second; some devices stop answering above 125.
-_PHC_READS_PER_S = 100
 # Tags after which delays from hardware stamps compare with none from before.
 _JUMPS = frozenset(("phase_step", "tai_utc", "wrap", "freq_step", "path_change"))
 _END_SIGNALS = {signal.SIGINT, signal.SIGTERM}
@@ -77,13 +77,11 @@ class Watch:
     interface: Interface
     capture: Capture
     models: ModelWriter
-    phc: Phc | None
+    phc: PhcReader | None
     nic_packets: int
     """The interface's own count when the capture began."""
     clocks: dict[int, Clock] = field(default_factory=dict)
     gone: bool = False
-    phc_refusals: int = 0
-    phc_frequency_ppb: float | None = None
     cpus: set[int] = field(default_factory=set)
     """CPUs that served this interface in the last control step."""
     # Growth since the last control step:
@@ -117,6 +115,8 @@ class Loop:
         self._output = output
         self._encoder = Encoder()
         self._watches: list[Watch] = []
+        self._phcs: dict[int, PhcReader] = {}
+        self._mono_steering = MonoSteering()
         self._journals: dict[str, Journal] = {}
         self._degrade = DegradeLadder()
         self._notes: list[str] = []
@@ -186,7 +186,11 @@ class Loop:
         capture = stack.enter_context(Capture(target, facts, options, before_clsact))
         phc = None
         if facts.phc_index is not None and capture.stamp in ("xdp", "skb"):
-            phc = stack.enter_context(Phc(interface.ifindex))
+            phc = self._phcs.get(facts.phc_index)
+            if phc is None:
+                device = stack.enter_context(Phc(interface.ifindex))
+                phc = PhcReader(device, interface.name, options.phc_reads_per_s)
+                self._phcs[facts.phc_index] = phc
         return Watch(interface, capture, ModelWriter(capture.models), phc, packets)
 
     def _hello(self) -> None:
@@ -252,6 +256,7 @@ class Loop:
     def _tick(self, mono_ns: int) -> None:
         """Ring → array → clock → the kernel's model, for every interface."""
         steering = adjtimex_state()
+        self._notes += self._mono_steering.observe(steering)
         frozen = self._degrade.level.name in ("frozen", "safe")
         for watch in self._watches:
             if watch.gone:
@@ -264,7 +269,7 @@ class Loop:
             watch.count(windows)
             for key, own in _by_clock(windows):
                 watch.clock(key, self._options.base_delay_ns).observe_windows(own, pairs)
-            self._anchor(watch, pairs)
+            self._anchor(watch, mono_ns)
             for clock in watch.clocks.values():
                 report = clock.tick(pairs, steering)
                 if report.model is not None and not frozen:
@@ -284,27 +289,17 @@ class Loop:
                     f"{watch.interface.name} is gone, or has another name now: no longer captured"
                 )
 
-    def _anchor(self, watch: Watch, pairs: ClockPairs) -> None:
-        """Read the PHC within its budget, and give the burst to the interface's own clock."""
+    def _anchor(self, watch: Watch, mono_ns: int) -> None:
+        """Give this tick's reading of the PHC to the interface's own clock."""
         if watch.phc is None:
             return
-        reads = max(1, _PHC_READS_PER_S * self._tick_ns // 1_000_000_000)
+        reading = watch.phc.read(mono_ns)
+        self._notes += watch.phc.take_notes()
         clock = watch.clock(CLOCK_KEY_PHC, self._options.base_delay_ns)
-        try:
-            frequency_ppb = watch.phc.frequency_ppb()
-            burst = watch.phc.read_burst(reads)
-        except PhcBusyError:
-            watch.phc_refusals += 1  # the clock goes on by the packets' envelope, and health tells
-            return
-        except PhcGoneError as error:
-            self._notes.append(f"{error.what}: following the packets' envelope from here on")
-            watch.phc.close()
-            watch.phc = None
-            return
-        if watch.phc_frequency_ppb is not None and frequency_ppb != watch.phc_frequency_ppb:
-            clock.steer_phc(frequency_ppb - watch.phc_frequency_ppb)
-        watch.phc_frequency_ppb = frequency_ppb
-        clock.observe_anchor(burst, pairs)
+        if reading.steered_ppb:
+            clock.steer_phc(reading.steered_ppb)
+        if reading.burst is not None:
+            clock.observe_anchor(reading.burst, reading.pairs)
 
     # ---- control ---------------------------------------------------------------------------------------------
 
@@ -404,6 +399,13 @@ class Loop:
             notes=self._notes,
         )
         self._output.put(frame)
+        if self._mono_steering.now is not None:
+            phcs = [reader.facts() for reader in self._phcs.values()]
+            self._output.put(
+                self._encoder.steering(
+                    mono_ns, self._mono_steering.now, self._mono_steering.adjustments, phcs
+                )
+            )
         self._health_mono_ns, self._health_cpu_ns, self._health_overruns = mono_ns, cpu_ns, self._overruns
         self._lost, self._softnet_dropped, self._longest_tick_ns = lost, 0, 0
         self._notes, self._drops = [], Drops()
@@ -500,7 +502,13 @@ def _by_clock(windows: WindowArray) -> Iterator[tuple[int, WindowArray]]:
 
 def _interface_health(watch: Watch) -> InterfaceHealth:
     capture = watch.capture
-    counters = capture.counters() | {"drained": capture.drained, "phc_refusals": watch.phc_refusals}
+    counters = capture.counters() | {"drained": capture.drained}
+    if watch.phc is not None:
+        counters |= {
+            "phc_reads": watch.phc.reads,
+            "phc_refusals": watch.phc.refusals,
+            "phc_adjustments": watch.phc.adjustments,
+        }
     if capture.hook == "tc" and not watch.gone:
         # What another XDP program took never reaches tc: the NIC counted it, we did not.
         counters["unseen"] = max(

@@ -23,6 +23,8 @@ WINDOW_MAX_NS = 1_000_000_000
 
 _DURATION = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*(ns|us|µs|ms|s|m|h)?")
 _BASE_DELAY_MAX_NS = 1_000_000_000
+# The most that one ioctl a tick can do: 25 reads, five times a second.
+_PHC_READS_MAX = 125
 _CONFIG_MAX_BYTES = 1 << 20
 _UNIT_NS = {
     "ns": 1,
@@ -51,6 +53,7 @@ class RunOptions:
     deny: tuple[str, ...] = ()
     allow_reset: bool = False
     base_delay_ns: int | None = None
+    phc_reads_per_s: int = 100
     ring_kib: int | None = None
     tick_ms: int = 200
     state_dir: Path = Path("/run/agent")
@@ -119,6 +122,12 @@ def add_capture_arguments(parser: argparse.ArgumentParser) -> None:
         type=_base_delay_ns,
         metavar="NS",
         help="known wire-to-hook delay of an idle packet; without a PHC only the delay above it is known",
+    )
+    how.add_argument(
+        "--phc-reads-per-s",
+        type=_phc_reads_per_s,
+        metavar="N",
+        help=f"budget of reads of each PTP hardware clock, 1 to {_PHC_READS_MAX} (default 100)",
     )
     how.add_argument(
         "--ring-kib",
@@ -245,6 +254,8 @@ def _entry(path: Path, key: str, value: object) -> tuple[str, object]:
             return name, value if isinstance(value, float) else float(_typed(value, int))
         if name == "base_delay_ns":
             return name, _base_delay_ns(str(_typed(value, int)))
+        if name == "phc_reads_per_s":
+            return name, _phc_reads_per_s(str(_typed(value, int)))
         if name == "ring_kib":
             return name, _ring_kib(str(_typed(value, int)))
     except (ValueError, OverflowError, argparse.ArgumentTypeError) as error:
@@ -290,6 +301,15 @@ def _base_delay_ns(text: str) -> int:
     number = _whole_number(text)
     if not 0 <= number <= _BASE_DELAY_MAX_NS:
         raise argparse.ArgumentTypeError(f"must be from 0 to {_BASE_DELAY_MAX_NS} (1 s)")
+    return number
+
+
+def _phc_reads_per_s(text: str) -> int:
+    number = _whole_number(text)
+    if not 1 <= number <= _PHC_READS_MAX:
+        raise argparse.ArgumentTypeError(
+            f"must be from 1 to {_PHC_READS_MAX}: some devices stop answering above"
+        )
     return number
 
 

@@ -29,10 +29,12 @@ from agent.telemetry.schema import (
     HostFacts,
     InterfaceFacts,
     InterfaceHealth,
+    PhcItem,
     Plan,
     RecordLayout,
     RestoredItem,
     SinkHealth,
+    SteeringFrame,
     Windows,
 )
 
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from agent.clock import ClockReport
     from agent.control.observation import Delays
     from agent.control.quantiles import Figures
+    from agent.ffi.clocks import Steering
 
 
 def pack(frame: Frame) -> bytes:
@@ -183,6 +186,19 @@ class Encoder:
                 for prediction in report.predictions
             ],
             "samples": report.samples,
+        }
+
+    def steering(
+        self, mono_ns: int, steering: Steering, adjustments: int, phcs: list[PhcItem]
+    ) -> SteeringFrame:
+        """What is dialled into the clocks; `adjustments` are those of mono."""
+        return {
+            **self._frame("steering", mono_ns),
+            "mono_frequency_ppb": steering.freq_ppb,
+            "mono_adjustments": adjustments,
+            "synchronised": steering.synchronised,
+            "tai_utc_s": steering.tai_offset_s,
+            "phcs": phcs,
         }
 
     def delay(self, mono_ns: int, ifname: str, span_ns: int, rows: Iterable[DelayRow]) -> Delay:

@@ -81,6 +81,22 @@ def _clock(frame: AnyFrame) -> str:
     return text
 
 
+def _steering(frame: AnyFrame) -> str:
+    told = f"TAI − UTC {frame['tai_utc_s']} s" if frame["tai_utc_s"] else "TAI − UTC not told"
+    parts = [
+        f"mono {frame['mono_frequency_ppb']:+.1f} ppb ({frame['mono_adjustments']} changes), "
+        f"{'' if frame['synchronised'] else 'not '}synchronised, {told}"
+    ]
+    return "; ".join([*parts, *(phc_line(phc) for phc in frame["phcs"])])
+
+
+def phc_line(phc: dict[str, Any]) -> str:
+    """How a PTP hardware clock is read and steered."""
+    dialled = "unknown" if phc["frequency_ppb"] is None else f"{phc['frequency_ppb']:+.1f} ppb"
+    text = f"{phc['device']} {phc['method'] or 'not read yet'}, dialled {dialled}"
+    return text + (f", REFUSES READS (paused {duration(phc['pause_ns'])})" if phc["pause_ns"] else "")
+
+
 def clock_name(kind: str, key: int) -> str:
     """`PHC`, or the trailer clock's device and port."""
     return f"trailer {key >> 8}:{key & 0xFF}" if kind == "trailer" else kind.upper()
@@ -173,6 +189,7 @@ def _sink(sink: dict[str, int]) -> list[str]:
 _LINES: dict[str, Callable[[AnyFrame], str]] = {
     "hello": _hello,
     "clock": _clock,
+    "steering": _steering,
     "delay": _delay,
     "plan": _plan,
     "change": _change,

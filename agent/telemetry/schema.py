@@ -171,6 +171,36 @@ class ClockFrame(Frame):
     """Observations used since the clock was last reset."""
 
 
+class PhcItem(TypedDict):
+    """How one PTP hardware clock is read and steered."""
+
+    ifname: str
+    """The interface that it was found by; others may share it."""
+    device: str
+    method: str
+    """How it is read and against which local clock (`extended against raw`); empty before the first reading."""
+    pause_ns: int
+    """How long it is left alone after its latest refusal; 0: it answers."""
+    frequency_ppb: float | None
+    """Dialled in by whoever steers it; positive: runs faster. nil: cannot be read."""
+    max_adjustment_ppb: int
+    """The most that can be dialled in."""
+
+
+class SteeringFrame(Frame):
+    """`steering`: what other programs dial into the clocks; it is taken out of the drifts of `clock` frames."""
+
+    mono_frequency_ppb: float
+    """Dialled into CLOCK_MONOTONIC and CLOCK_REALTIME (adjtimex): d(mono - raw)/dt."""
+    mono_adjustments: int
+    """How often it was found changed since the run began."""
+    synchronised: bool
+    """A daemon says that it keeps CLOCK_REALTIME right."""
+    tai_utc_s: int
+    """TAI - UTC as somebody told the kernel; 0: nobody did."""
+    phcs: list[PhcItem]
+
+
 class DelayRow(TypedDict):
     """Delay of the packets of one (queue, CPU) pair."""
 
@@ -347,6 +377,7 @@ FRAME_TYPES: dict[str, type[Frame]] = {
     "hello": Hello,
     "windows": Windows,
     "clock": ClockFrame,
+    "steering": SteeringFrame,
     "delay": Delay,
     "plan": Plan,
     "change": Change,

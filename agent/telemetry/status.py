@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent.telemetry.figures import count, duration, exact, ppb, printable, size
-from agent.telemetry.readable import Readable, clock_name
+from agent.telemetry.readable import Readable, clock_name, phc_line
 from agent.telemetry.schema import Frame, SinkHealth
 from agent.telemetry.sink import Sink
 
@@ -46,6 +46,8 @@ class InterfaceState:
     """Counters per second, over the last health span."""
     clocks: dict[int, dict[str, Any]] = field(default_factory=dict)
     delays: list[dict[str, Any]] = field(default_factory=list)
+    phc: dict[str, Any] | None = None
+    """How its hardware clock is read, if it is the first that this clock stamps for."""
 
 
 @dataclass(slots=True)
@@ -78,6 +80,9 @@ class State:
             for tag in content["tags"]:
                 text = f"{content['ifname']} {name}: {tag['kind'].upper()} {duration(tag['size_ns'])}: {tag['cause']}"
                 self._event(tag["mono_ns"], text)
+        elif kind == "steering":
+            for phc in content["phcs"]:
+                self._interface(phc["ifname"]).phc = phc
         elif kind == "delay":
             self._interface(content["ifname"]).delays = content["rows"]
         elif kind in ("plan", "change", "effect", "conflict"):
@@ -203,6 +208,8 @@ def _facts(interface: InterfaceState) -> list[str]:
             f"{count(rates.get('produced', 0))} windows/s   {counters.get('produced', 0)} produced = "
             f"{counters.get('drained', 0)} drained + {counters.get('lost', 0)} lost"
         )
+    if interface.phc is not None:
+        lines.append(f"  {phc_line(interface.phc)}")
     clocks = list(interface.clocks.values())
     for clock in clocks[:_CLOCKS_SHOWN]:
         lines += _clock(clock)

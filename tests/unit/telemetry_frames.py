@@ -13,6 +13,7 @@ from agent.control.events import ChangeEvent, ConflictEvent, EffectEvent, Event,
 from agent.control.plan import Change
 from agent.control.quantiles import Figures
 from agent.control.settings import Setting
+from agent.ffi.clocks import Steering
 from agent.ffi.records import WINDOW_DRIFT_VALID, WINDOW_DTYPE
 from agent.telemetry.encode import Encoder, pack
 from agent.telemetry.schema import Frame, HostFacts, InterfaceFacts, InterfaceHealth, SinkHealth
@@ -183,6 +184,21 @@ def run_of_frames() -> list[Frame]:
         ),
         *(encoder.event(event) for event in events),
         health(encoder),
+        encoder.steering(
+            START_NS + 1_000_000_000,
+            Steering(12_345.5, 10_000, 0, 7, 0x2001, 0, 0, 37),
+            3,
+            [
+                {
+                    "ifname": "eth1",
+                    "device": "/dev/ptp0",
+                    "method": "extended against raw",
+                    "pause_ns": 0,
+                    "frequency_ppb": -1_250.25,
+                    "max_adjustment_ppb": 62_499_999,
+                }
+            ],
+        ),
         goodbye(encoder),
     ]
 
