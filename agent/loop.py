@@ -24,13 +24,15 @@ from agent import stamping, tc
 from agent.capture import Capture, CaptureTarget
 from agent.clock.clock import Clock
 from agent.clock.model import ModelWriter
+from agent.clock.trust import JUMPS
+from agent.clockconflicts import ClockConflicts
 from agent.control.controller import Controller
 from agent.control.degrade import DegradeLadder, Health
 from agent.control.events import ChangeEvent, Event
 from agent.control.journal import Journal, require_complete, this_scope
 from agent.control.observation import InterfaceObservation, Observation
 from agent.control.plan import LaneReport
-from agent.errors import PartialError, UsageError
+from agent.errors import ConflictError, PartialError, UsageError
 from agent.ffi.clocks import adjtimex_state, clock_pairs
 from agent.ffi.phc import Phc
 from agent.ffi.records import CLOCK_KEY_NONE, CLOCK_KEY_PHC, WINDOW_DTYPE, WindowArray
@@ -41,9 +43,10 @@ from agent.host.model import Host, Interface, read_host
 from agent.host.netlink import query_links
 from agent.host.paths import HostPaths, read_int, read_text
 from agent.monosteering import MonoSteering
-from agent.options import RunOptions
+from agent.options import BASE_DELAY_NEEDED, BASE_DELAY_REMEDY, RunOptions
 from agent.phcreader import PhcReader
 from agent.pins import unpin
+from agent.refclock import Refclock
 from agent.telemetry.encode import Encoder, delay_rows, host_facts
 from agent.telemetry.schema import Frame, InterfaceHealth, SinkHealth
 
@@ -51,8 +54,6 @@ from agent.telemetry.schema import Frame, InterfaceHealth, SinkHealth
 _CONTROL_NS = 600_000_000
 _HEALTH_NS = 1_000_000_000
 _PAIRS = 5
-# Tags after which delays from hardware stamps compare with none from before.
-_JUMPS = frozenset(("phase_step", "tai_utc", "wrap", "freq_step", "path_change"))
 _END_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
@@ -117,6 +118,7 @@ class Loop:
         self._watches: list[Watch] = []
         self._phcs: dict[int, PhcReader] = {}
         self._mono_steering = MonoSteering()
+        self._refclock: Refclock | None = None
         self._journals: dict[str, Journal] = {}
         self._degrade = DegradeLadder()
         self._notes: list[str] = []
@@ -160,6 +162,9 @@ class Loop:
         self._notes += self._controller.notes
         for leaf in leaves:
             self._watches.append(self._watch(leaf, host, stack))
+        if options.refclock is not None:
+            self._refclock = self._feed(options.refclock, self._watches[0])
+            stack.callback(self._refclock.close)
         self._load = LoadSampler(paths, host.topology, [leaf.name for leaf in leaves])
 
     def _watch(self, interface: Interface, host: Host, stack: ExitStack) -> Watch:
@@ -192,6 +197,30 @@ class Loop:
                 phc = PhcReader(device, interface.name, options.phc_reads_per_s)
                 self._phcs[facts.phc_index] = phc
         return Watch(interface, capture, ModelWriter(capture.models), phc, packets)
+
+    def _feed(self, path: Path, watch: Watch) -> Refclock:
+        """A feed of chronyd from an interface's clock. Raises if it has none, or another program does it already."""
+        name, stamp = watch.interface.name, watch.capture.stamp
+        if stamp == "none":
+            raise UsageError(
+                f"--refclock has no clock to feed: {name} has no hardware stamps ({watch.capture.reasons[-1]})",
+                "name the interface whose clock is to be fed first, and see `agent doctor -i IF`",
+            )
+        conflicts = None
+        if watch.phc is None:
+            if self._options.base_delay_ns is None:
+                raise UsageError(BASE_DELAY_NEEDED, BASE_DELAY_REMEDY)
+        else:
+            conflicts = ClockConflicts(HostPaths(), watch.phc.phc.path)
+            conflict = conflicts.look()
+            if conflict:
+                raise ConflictError(
+                    f"--refclock would carry time both ways: {conflict}",
+                    "stop it, or take this clock out of its configuration; or run without --refclock",
+                )
+        return Refclock(
+            path, name, self._options.refclock_max_error_ns, self._options.base_delay_ns, conflicts
+        )
 
     def _hello(self) -> None:
         pairs = clock_pairs(_PAIRS)
@@ -270,13 +299,18 @@ class Loop:
             for key, own in _by_clock(windows):
                 watch.clock(key, self._options.base_delay_ns).observe_windows(own, pairs)
             self._anchor(watch, mono_ns)
+            reports = []
             for clock in watch.clocks.values():
                 report = clock.tick(pairs, steering)
+                reports.append(report)
                 if report.model is not None and not frozen:
                     watch.models.write(clock.key, report.model)
-                jumped = any(tag.kind in _JUMPS for tag in report.tags)
+                jumped = any(tag.kind in JUMPS for tag in report.tags)
                 watch.disturbed |= jumped or report.state not in ("tracking", "relative")
                 frames.append(self._encoder.clock(name, clock.kind, report))
+            if self._refclock is not None and watch is self._watches[0]:
+                self._refclock.take(mono_ns, reports, pairs)
+                self._notes += self._refclock.take_notes()
             # Only now: the writer's thread wakes once, and not in the middle of all this.
             self._put_all(frames)
 
@@ -288,6 +322,8 @@ class Loop:
                 self._notes.append(
                     f"{watch.interface.name} is gone, or has another name now: no longer captured"
                 )
+                if self._refclock is not None and watch is self._watches[0]:
+                    self._refclock.stop(f"{watch.interface.name} is gone")
 
     def _anchor(self, watch: Watch, mono_ns: int) -> None:
         """Give this tick's reading of the PHC to the interface's own clock."""
@@ -406,6 +442,8 @@ class Loop:
                     mono_ns, self._mono_steering.now, self._mono_steering.adjustments, phcs
                 )
             )
+        if self._refclock is not None:
+            self._output.put(self._encoder.refclock(mono_ns, self._refclock.facts()))
         self._health_mono_ns, self._health_cpu_ns, self._health_overruns = mono_ns, cpu_ns, self._overruns
         self._lost, self._softnet_dropped, self._longest_tick_ns = lost, 0, 0
         self._notes, self._drops = [], Drops()

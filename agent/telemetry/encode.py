@@ -32,6 +32,8 @@ from agent.telemetry.schema import (
     PhcItem,
     Plan,
     RecordLayout,
+    RefclockFrame,
+    RefclockItem,
     RestoredItem,
     SinkHealth,
     SteeringFrame,
@@ -200,6 +202,10 @@ class Encoder:
             "tai_utc_s": steering.tai_offset_s,
             "phcs": phcs,
         }
+
+    def refclock(self, mono_ns: int, facts: RefclockItem) -> RefclockFrame:
+        """How chronyd is fed."""
+        return {**self._frame("refclock", mono_ns), **facts}
 
     def delay(self, mono_ns: int, ifname: str, span_ns: int, rows: Iterable[DelayRow]) -> Delay:
         """Delay quantiles of one interface; see `delay_rows`."""

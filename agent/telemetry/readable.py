@@ -97,6 +97,17 @@ def phc_line(phc: dict[str, Any]) -> str:
     return text + (f", REFUSES READS (paused {duration(phc['pause_ns'])})" if phc["pause_ns"] else "")
 
 
+def refclock_line(frame: dict[str, Any]) -> str:
+    """How chronyd is fed."""
+    counts = f"{frame['sent']} sent, {frame['refused']} refused, {frame['failed']} not taken"
+    if frame["ahead_ns"] is None:
+        return f"chronyd NOT FED from {frame['ifname']}: {frame['trouble']} ({counts})"
+    return (
+        f"chronyd fed from {frame['ifname']}: UTC − realtime {exact(frame['ahead_ns'])} ± "
+        f"{duration(frame['bound_ns'])} ({counts})"
+    )
+
+
 def clock_name(kind: str, key: int) -> str:
     """`PHC`, or the trailer clock's device and port."""
     return f"trailer {key >> 8}:{key & 0xFF}" if kind == "trailer" else kind.upper()
@@ -190,6 +201,7 @@ _LINES: dict[str, Callable[[AnyFrame], str]] = {
     "hello": _hello,
     "clock": _clock,
     "steering": _steering,
+    "refclock": refclock_line,
     "delay": _delay,
     "plan": _plan,
     "change": _change,

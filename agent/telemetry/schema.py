@@ -201,6 +201,34 @@ class SteeringFrame(Frame):
     phcs: list[PhcItem]
 
 
+class RefclockItem(TypedDict):
+    """How a reference clock of chronyd is fed."""
+
+    path: str
+    """The socket of chronyd's SOCK driver."""
+    ifname: str
+    """The interface whose clock is fed."""
+    trouble: str
+    """Why the latest sample did not go out; empty: it did."""
+    realtime_ns: int | None
+    """CLOCK_REALTIME of the latest sample; nil: it did not go out."""
+    ahead_ns: int | None
+    """How far UTC by the hardware clock was ahead of CLOCK_REALTIME then."""
+    bound_ns: float | None
+    """p99 of its error."""
+    max_error_ns: int
+    """A sample with a larger bound is not sent."""
+    sent: int
+    refused: int
+    """Samples that were not trusted."""
+    failed: int
+    """Samples that chronyd did not take."""
+
+
+class RefclockFrame(Frame, RefclockItem):
+    """`refclock`: how chronyd is fed; with `--refclock` only."""
+
+
 class DelayRow(TypedDict):
     """Delay of the packets of one (queue, CPU) pair."""
 
@@ -378,6 +406,7 @@ FRAME_TYPES: dict[str, type[Frame]] = {
     "windows": Windows,
     "clock": ClockFrame,
     "steering": SteeringFrame,
+    "refclock": RefclockFrame,
     "delay": Delay,
     "plan": Plan,
     "change": Change,

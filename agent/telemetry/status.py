@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent.telemetry.figures import count, duration, exact, ppb, printable, size
-from agent.telemetry.readable import Readable, clock_name, phc_line
+from agent.telemetry.readable import Readable, clock_name, phc_line, refclock_line
 from agent.telemetry.schema import Frame, SinkHealth
 from agent.telemetry.sink import Sink
 
@@ -58,6 +58,7 @@ class State:
     now_ns: int = 0
     interfaces: dict[str, InterfaceState] = field(default_factory=dict)
     health: dict[str, Any] | None = None
+    refclock: dict[str, Any] | None = None
     goodbye: dict[str, Any] | None = None
     log: deque[str] = field(default_factory=lambda: deque(maxlen=_LOG_LINES))
     _readable: Readable = field(default_factory=Readable)
@@ -83,6 +84,8 @@ class State:
         elif kind == "steering":
             for phc in content["phcs"]:
                 self._interface(phc["ifname"]).phc = phc
+        elif kind == "refclock":
+            self.refclock = content
         elif kind == "delay":
             self._interface(content["ifname"]).delays = content["rows"]
         elif kind in ("plan", "change", "effect", "conflict"):
@@ -180,6 +183,9 @@ def _head(state: State) -> list[str]:
 
 
 def _trouble(state: State) -> Iterator[str]:
+    refclock = state.refclock
+    if refclock is not None:
+        yield printable(("! " if refclock["trouble"] else "") + refclock_line(refclock))
     health = state.health
     if health is None:
         return

@@ -199,6 +199,21 @@ def run_of_frames() -> list[Frame]:
                 }
             ],
         ),
+        encoder.refclock(
+            START_NS + 1_000_000_000,
+            {
+                "path": "/run/chrony/agent.sock",
+                "ifname": "eth1",
+                "trouble": "",
+                "realtime_ns": REALTIME_NS,
+                "ahead_ns": -1_234,
+                "bound_ns": 812.5,
+                "max_error_ns": 10_000,
+                "sent": 17,
+                "refused": 3,
+                "failed": 0,
+            },
+        ),
         goodbye(encoder),
     ]
 
