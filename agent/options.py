@@ -74,6 +74,23 @@ def add_run_arguments(parser: argparse.ArgumentParser, seconds: str = "run until
     parser.add_argument(
         "--seconds", type=float, metavar="N", help=f"end by itself after N seconds (default: {seconds})"
     )
+    act = parser.add_argument_group("what may be changed")
+    act.add_argument("--observe", action="store_true", default=None, help="change nothing on the host")
+    act.add_argument(
+        "--allow",
+        type=_names,
+        action="extend",
+        metavar="NAME[,NAME]",
+        help="actuators to allow beyond the default (irq, rps, xps, napi)",
+    )
+    act.add_argument(
+        "--deny", type=_names, action="extend", metavar="NAME[,NAME]", help="actuators never to use"
+    )
+    act.add_argument("--state-dir", type=Path, metavar="DIR", help="journal and locks (default /run/agent)")
+
+
+def add_refclock_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of feeding other programs with the time, which `run` alone does."""
     feed = parser.add_argument_group("whom to tell the time")
     feed.add_argument(
         "--refclock",
@@ -88,19 +105,6 @@ def add_run_arguments(parser: argparse.ArgumentParser, seconds: str = "run until
         metavar="TIME",
         help="send no sample whose p99 bound is above this, 100ns to 100ms (default 10us)",
     )
-    act = parser.add_argument_group("what may be changed")
-    act.add_argument("--observe", action="store_true", default=None, help="change nothing on the host")
-    act.add_argument(
-        "--allow",
-        type=_names,
-        action="extend",
-        metavar="NAME[,NAME]",
-        help="actuators to allow beyond the default (irq, rps, xps, napi)",
-    )
-    act.add_argument(
-        "--deny", type=_names, action="extend", metavar="NAME[,NAME]", help="actuators never to use"
-    )
-    act.add_argument("--state-dir", type=Path, metavar="DIR", help="journal and locks (default /run/agent)")
 
 
 def add_capture_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ import sys
 
 from agent.cli._begin import begin, hold_end_signals
 from agent.errors import PartialError
-from agent.options import add_run_arguments
+from agent.options import add_refclock_arguments, add_run_arguments
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -22,6 +22,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "(the telemetry reader went away, an interface vanished, or a setting could not be put back)",
     )
     add_run_arguments(parser)
+    add_refclock_arguments(parser)
     parser.set_defaults(run=run)
 
 
