@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from agent import stamping, tc
 from agent.capture import Capture, CaptureTarget
+from agent.clock.alignment import Alignment, ClockName, Reading
 from agent.clock.clock import Clock
 from agent.clock.model import ModelWriter
 from agent.clock.trust import JUMPS
@@ -119,6 +120,7 @@ class Loop:
         self._phcs: dict[int, PhcReader] = {}
         self._mono_steering = MonoSteering()
         self._refclock: Refclock | None = None
+        self._alignment = Alignment()
         self._journals: dict[str, Journal] = {}
         self._degrade = DegradeLadder()
         self._notes: list[str] = []
@@ -287,6 +289,7 @@ class Loop:
         steering = adjtimex_state()
         self._notes += self._mono_steering.observe(steering)
         frozen = self._degrade.level.name in ("frozen", "safe")
+        readings: list[Reading] = []
         for watch in self._watches:
             if watch.gone:
                 continue
@@ -303,6 +306,8 @@ class Loop:
             for clock in watch.clocks.values():
                 report = clock.tick(pairs, steering)
                 reports.append(report)
+                clock_name = ClockName(name, clock.kind, clock.key)
+                readings.append(Reading(clock_name, report, clock.base_delay_limit_ns))
                 if report.model is not None and not frozen:
                     watch.models.write(clock.key, report.model)
                 jumped = any(tag.kind in JUMPS for tag in report.tags)
@@ -313,6 +318,9 @@ class Loop:
                 self._notes += self._refclock.take_notes()
             # Only now: the writer's thread wakes once, and not in the middle of all this.
             self._put_all(frames)
+        aligned = self._alignment.take(mono_ns, readings)
+        if aligned is not None:
+            self._output.put(self._encoder.alignment(mono_ns, aligned, self._alignment.omitted))
 
     def _notice_gone(self) -> None:
         """Mark the interfaces that went away, and tell it, once."""

@@ -118,6 +118,11 @@ class Clock:
         self._anchor_jumps: deque[int] = deque(maxlen=8)
         self._undecided: list[Tag] = []
 
+    @property
+    def base_delay_limit_ns(self) -> int:
+        """The most that the least delay of its path is taken to be."""
+        return ASSUMED_BASE_DELAY_NS if self.base_delay_ns is None else self.base_delay_ns
+
     # Observations.
 
     def observe_windows(self, windows: npt.NDArray[np.void], pairs: ClockPairs) -> None:
@@ -305,8 +310,7 @@ class Clock:
         """
         if anchored:
             return self._anchors.read_delay_floor_ns / 2.0 + self._anchors.suspected_ns
-        base = ASSUMED_BASE_DELAY_NS if self.base_delay_ns is None else self.base_delay_ns
-        return base + sqrt(self._envelope.noise_var) + self._envelope.suspected_ns
+        return self.base_delay_limit_ns + sqrt(self._envelope.noise_var) + self._envelope.suspected_ns
 
     def _predict(self, track: Track, raw_ns: int, mono_ns: int, unknown: float) -> tuple[Prediction, ...]:
         ahead = self._monoraw.ahead_ns(mono_ns)

@@ -14,8 +14,11 @@ from agent import __version__
 from agent.control.events import ChangeEvent, ConflictEvent, EffectEvent, Event, PlanEvent
 from agent.telemetry import schema
 from agent.telemetry.schema import (
+    AlignedPair,
+    AlignmentFrame,
     Change,
     ClockFrame,
+    ClockName,
     Conflict,
     Delay,
     DelayFigures,
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from agent.clock import ClockReport
+    from agent.clock.alignment import Aligned
+    from agent.clock.alignment import ClockName as AlignedClock
     from agent.control.observation import Delays
     from agent.control.quantiles import Figures
     from agent.ffi.clocks import Steering
@@ -188,6 +193,14 @@ class Encoder:
                 for prediction in report.predictions
             ],
             "samples": report.samples,
+        }
+
+    def alignment(self, mono_ns: int, pairs: Iterable[Aligned], omitted: int) -> AlignmentFrame:
+        """The clocks against each other; `omitted` of them were not compared."""
+        return {
+            **self._frame("alignment", mono_ns),
+            "pairs": [_aligned_pair(pair) for pair in pairs],
+            "omitted": omitted,
         }
 
     def steering(
@@ -340,6 +353,25 @@ class Encoder:
             "restored": restored,
             "sink": sink,
         }
+
+
+def _aligned_pair(pair: Aligned) -> AlignedPair:
+    return {
+        "first": _clock_name(pair.first),
+        "second": _clock_name(pair.second),
+        "at_mono_ns": pair.mono_ns,
+        "valid": not pair.doubt,
+        "reason": pair.doubt,
+        "offset_ns": pair.offset_ns,
+        "sigma_ns": finite(pair.sigma_ns),
+        "bound_ns": finite(pair.bound_ns),
+        "drift_ppb": float(pair.drift_ppb),
+        "drift_bound_ppb": finite(pair.drift_bound_ppb),
+    }
+
+
+def _clock_name(name: AlignedClock) -> ClockName:
+    return {"ifname": name.ifname, "kind": name.kind, "key": name.key}
 
 
 def _delay_figures(figures: Figures) -> DelayFigures:

@@ -81,6 +81,24 @@ def _clock(frame: AnyFrame) -> str:
     return text
 
 
+def _alignment(frame: AnyFrame) -> str:
+    return "; ".join(aligned_line(pair) for pair in frame["pairs"]) or "nothing to compare"
+
+
+def aligned_line(pair: dict[str, Any]) -> str:
+    """How two clocks stand to each other."""
+    names = " − ".join(
+        f"{clock['ifname']} {clock_name(clock['kind'], clock['key'])}"
+        for clock in (pair["first"], pair["second"])
+    )
+    if not pair["valid"]:
+        return f"{names} not aligned: {pair['reason']}"
+    return (
+        f"{names} {exact(pair['offset_ns'])} ± {duration(pair['bound_ns'])}, "
+        f"{ppb(pair['drift_ppb'])} ± {ppb(pair['drift_bound_ppb']).lstrip('+')}"
+    )
+
+
 def _steering(frame: AnyFrame) -> str:
     told = f"TAI − UTC {frame['tai_utc_s']} s" if frame["tai_utc_s"] else "TAI − UTC not told"
     parts = [
@@ -200,6 +218,7 @@ def _sink(sink: dict[str, int]) -> list[str]:
 _LINES: dict[str, Callable[[AnyFrame], str]] = {
     "hello": _hello,
     "clock": _clock,
+    "alignment": _alignment,
     "steering": _steering,
     "refclock": refclock_line,
     "delay": _delay,

@@ -229,6 +229,43 @@ class RefclockFrame(Frame, RefclockItem):
     """`refclock`: how chronyd is fed; with `--refclock` only."""
 
 
+class ClockName(TypedDict):
+    """One of the clocks of `clock` frames."""
+
+    ifname: str
+    kind: str
+    key: int
+
+
+class AlignedPair(TypedDict):
+    """How two hardware clocks stand to each other."""
+
+    first: ClockName
+    second: ClockName
+    at_mono_ns: int
+    """The instant of CLOCK_MONOTONIC that the offset is for."""
+    valid: bool
+    """Both clocks are trustworthy, and a second has passed since the last jump of either."""
+    reason: str
+    """Why it is not valid."""
+    offset_ns: int
+    """first - second."""
+    sigma_ns: float | None
+    bound_ns: float | None
+    """p99 of |error of offset_ns|, unknown base delays included; the local clock's own error falls out."""
+    drift_ppb: float
+    """d(first - second)/dt: positive when the first gains."""
+    drift_bound_ppb: float | None
+
+
+class AlignmentFrame(Frame):
+    """`alignment`: the hardware clocks of a run against each other; where there are two or more."""
+
+    pairs: list[AlignedPair]
+    omitted: int
+    """Clocks that were not compared, beyond the first 12."""
+
+
 class DelayRow(TypedDict):
     """Delay of the packets of one (queue, CPU) pair."""
 
@@ -405,6 +442,7 @@ FRAME_TYPES: dict[str, type[Frame]] = {
     "hello": Hello,
     "windows": Windows,
     "clock": ClockFrame,
+    "alignment": AlignmentFrame,
     "steering": SteeringFrame,
     "refclock": RefclockFrame,
     "delay": Delay,

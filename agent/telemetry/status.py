@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent.telemetry.figures import count, duration, exact, ppb, printable, size
-from agent.telemetry.readable import Readable, clock_name, phc_line, refclock_line
+from agent.telemetry.readable import Readable, aligned_line, clock_name, phc_line, refclock_line
 from agent.telemetry.schema import Frame, SinkHealth
 from agent.telemetry.sink import Sink
 
 _LOG_LINES = 200
 _LOG_AT_LEAST = 4
 _CLOCKS_SHOWN = 4
+_PAIRS_SHOWN = 3
 _BAR_WIDTH = 24
 _BAR_FROM_NS, _BAR_TO_NS = 256.0, 1e9  # the histogram's own range
 _NARROW = 60
@@ -59,6 +60,7 @@ class State:
     interfaces: dict[str, InterfaceState] = field(default_factory=dict)
     health: dict[str, Any] | None = None
     refclock: dict[str, Any] | None = None
+    aligned: list[dict[str, Any]] = field(default_factory=list)
     goodbye: dict[str, Any] | None = None
     log: deque[str] = field(default_factory=lambda: deque(maxlen=_LOG_LINES))
     _readable: Readable = field(default_factory=Readable)
@@ -84,6 +86,8 @@ class State:
         elif kind == "steering":
             for phc in content["phcs"]:
                 self._interface(phc["ifname"]).phc = phc
+        elif kind == "alignment":
+            self.aligned = content["pairs"]
         elif kind == "refclock":
             self.refclock = content
         elif kind == "delay":
@@ -123,6 +127,7 @@ def render(state: State, width: int, height: int) -> list[str]:
     """At most `height` lines of at most `width` columns. Lines that begin with `!` tell of losses or trouble."""
     top = [*_head(state), *_trouble(state)]
     blocks = [(_facts(interface), interface.delays) for interface in state.interfaces.values()]
+    top += _aligned(state.aligned)
     fixed = len(top) + sum(len(facts) for facts, _ in blocks)
     log_wanted = min(_LOG_AT_LEAST, len(state.log))
     room = max(0, height - fixed - log_wanted - 1)
@@ -199,6 +204,13 @@ def _trouble(state: State) -> Iterator[str]:
     for name, interface in state.interfaces.items():
         if lost := interface.counters.get("lost"):
             yield printable(f"! {name}: {lost} windows lost in full rings (--ring-kib makes them larger)")
+
+
+def _aligned(pairs: list[dict[str, Any]]) -> Iterator[str]:
+    for pair in pairs[:_PAIRS_SHOWN]:
+        yield printable(aligned_line(pair))
+    if len(pairs) > _PAIRS_SHOWN:
+        yield f"{len(pairs) - _PAIRS_SHOWN} more pairs of clocks"
 
 
 def _facts(interface: InterfaceState) -> list[str]:

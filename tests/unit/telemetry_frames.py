@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agent.clock import ClockModel, ClockReport, Prediction, Tag
+from agent.clock.alignment import Aligned, ClockName
 from agent.control.actuators import Target
 from agent.control.events import ChangeEvent, ConflictEvent, EffectEvent, Event, PlanEvent
 from agent.control.plan import Change
@@ -198,6 +199,23 @@ def run_of_frames() -> list[Frame]:
                     "max_adjustment_ppb": 62_499_999,
                 }
             ],
+        ),
+        encoder.alignment(
+            START_NS + 1_000_000_000,
+            [
+                Aligned(
+                    ClockName("eth1", "trailer", 0x0203),
+                    ClockName("eth1", "trailer", 0x0901),
+                    START_NS + 900_000_000,
+                    5_000_123,
+                    20.0,
+                    20_150.0,
+                    -320.0,
+                    25.0,
+                    "",
+                )
+            ],
+            0,
         ),
         encoder.refclock(
             START_NS + 1_000_000_000,
