@@ -6,6 +6,7 @@ file descriptors. `ptp4l` and `ts2phc` are not among them: they keep a PHC right
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,7 +38,7 @@ class ClockConflicts:
         self._device = str(device)
         self._found: list[str] = []
         self._conflict = ""
-        self._walk: Iterator[Path] = iter(())
+        self._walk: Iterator[str] = iter(())
 
     def look(self) -> str:
         """Look at every process now; returns what conflicts and why, or "" if nothing does."""
@@ -56,16 +57,18 @@ class ClockConflicts:
             self._look_at(process)
         return self._found[0] if self._found else self._conflict
 
-    def _processes(self) -> list[Path]:
-        return sorted(self._proc.glob("[0-9]*"))
+    def _processes(self) -> list[str]:
+        with os.scandir(self._proc) as entries:
+            return [entry.name for entry in entries if entry.name.isdigit()]
 
-    def _look_at(self, process: Path) -> None:
+    def _look_at(self, pid: str) -> None:
         try:
-            name = (process / "comm").read_text(errors="replace").strip()
+            name = _command_name(f"{self._proc}/{pid}/comm")
             if name not in _PROGRAMS:
                 return
+            process = self._proc / pid
             command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-            who = f"{name} (pid {process.name}: `{command[:_COMMAND_CHARS]}`)"
+            who = f"{name} (pid {pid}: `{command[:_COMMAND_CHARS]}`)"
             if self._device in _open_files(process):
                 self._found.append(f"{who} holds {self._device} open: {_PROGRAMS[name]}")
         except PermissionError:
@@ -74,6 +77,15 @@ class ClockConflicts:
             )
         except OSError:  # ended meanwhile
             return
+
+
+def _command_name(comm: str) -> str:
+    # On every tick: pathlib's own way of reading takes four times as long as the file.
+    fd = os.open(comm, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 64).decode(errors="replace").strip()
+    finally:
+        os.close(fd)
 
 
 def _open_files(process: Path) -> set[str]:

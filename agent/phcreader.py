@@ -15,6 +15,8 @@ from agent.ffi.phc import MAX_READS, Phc, PhcBurst, PhcGoneError
 from agent.telemetry.schema import PhcItem
 
 _PAIRS = 5
+# What a tick may wait for one device. Reads take from 1 us (memory-mapped) to hundreds (USB, some PRECISE ones).
+_LONGEST_BURST_NS = 500_000
 # A device that refuses is left alone for this long at first, and for at most the other.
 _FIRST_PAUSE_NS = 200_000_000
 _LONGEST_PAUSE_NS = 30_000_000_000
@@ -56,6 +58,7 @@ class PhcReader:
         self._reads_per_s = reads_per_s
         self._pairs = pairs
         self._tokens = 1.0
+        self._affordable = MAX_READS
         self._tick_ns: int | None = None
         self._reading: PhcReading | None = None
         self._paused_until_ns = 0
@@ -93,7 +96,7 @@ class PhcReader:
         if self._tick_ns is not None:
             earned = (mono_ns - self._tick_ns) * 1e-9 * self._reads_per_s
             self._tokens = min(self._tokens + earned, float(MAX_READS))
-        n = int(self._tokens)
+        n = min(int(self._tokens), self._affordable)
         if n == 0 or mono_ns < self._paused_until_ns:
             return None
         self._tokens -= n  # a refused read is one too
@@ -106,6 +109,8 @@ class PhcReader:
             self._back_off(mono_ns, error)
             return None
         self.reads += n
+        per_read_ns = max(1, int(burst.t2_ns[-1] - burst.t1_ns[0]) // n)
+        self._affordable = min(MAX_READS, max(1, _LONGEST_BURST_NS // per_read_ns))
         self._answered(burst)
         return burst
 

@@ -26,6 +26,7 @@ class FakePhc:
         self.bursts: list[int] = []
         self.answer: Callable[[], None] = lambda: None
         self.frequency: Callable[[], float] = lambda: 0.0
+        self.read_ns = 1
         self._local_clock: LocalClock = local_clock
 
     def caps(self) -> PhcCaps:
@@ -37,8 +38,8 @@ class FakePhc:
     def read_burst(self, n: int) -> PhcBurst:
         self.bursts.append(n)
         self.answer()
-        at = np.arange(n)
-        return PhcBurst("extended", self._local_clock, at, at, at + 1)
+        at = np.arange(n) * self.read_ns
+        return PhcBurst("extended", self._local_clock, at, at, at + self.read_ns)
 
 
 def fake_pairs(n: int) -> ClockPairs:
@@ -88,6 +89,20 @@ def test_a_late_tick_does_not_make_up_for_what_was_missed() -> None:
     reader.read(0)
     reader.read(60_000_000_000)
     assert phc.bursts == [1, 25]
+
+
+def test_a_slow_device_does_not_hold_the_tick_up() -> None:
+    """Where a read takes 100 us, five of them are a burst; one that takes longer than all of that is read alone."""
+    phc = FakePhc()
+    phc.read_ns = 100_000
+    reader = reader_of(phc)
+    for at in range(0, 5 * TICK_NS, TICK_NS):
+        reader.read(at)
+    assert phc.bursts == [1, 5, 5, 5, 5]
+    phc.read_ns = 2_000_000
+    reader.read(5 * TICK_NS)
+    reader.read(6 * TICK_NS)
+    assert phc.bursts[-2:] == [5, 1]
 
 
 @pytest.mark.parametrize("error", [PhcBusyError("busy"), UnsupportedError("EOPNOTSUPP"), AgentError("EIO")])
