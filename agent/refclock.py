@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -114,6 +114,8 @@ class Refclock:
         self._base_delay_ns = base_delay_ns
         self._conflicts = conflicts
         self._trust: dict[int, Trust] = {}
+        # What looks like a trailer for some packets is a clock of its own, and never comes to be trusted.
+        self._trusted_once: set[int] = set()
         self._sample: ReferenceSample | None = None
         self._trouble = "nothing sent yet"
         self._due_ns = 0
@@ -125,7 +127,8 @@ class Refclock:
     def take(self, mono_ns: int, reports: Sequence[ClockReport], pairs: ClockPairs) -> None:
         """Look at this tick's reports of the interface's clocks, and send a sample if one is due and right."""
         conflict = self._conflicts.look_on(_PROCESSES_A_TICK) if self._conflicts is not None else ""
-        doubts = [self._trust.setdefault(report.key, Trust()).doubt(report) for report in reports]
+        doubts = {report.key: self._trust.setdefault(report.key, Trust()).doubt(report) for report in reports}
+        self._trusted_once |= {key for key, doubt in doubts.items() if not doubt}
         if mono_ns < self._due_ns:
             return
         self._due_ns = mono_ns + _PERIOD_NS
@@ -165,7 +168,7 @@ class Refclock:
         self._socket.close()
 
     def _send(
-        self, reports: Sequence[ClockReport], doubts: Sequence[str], pairs: ClockPairs, conflict: str
+        self, reports: Sequence[ClockReport], doubts: Mapping[int, str], pairs: ClockPairs, conflict: str
     ) -> str:
         """Send the sample there is; returns why nothing went out, or ""."""
         sample = self._judge(reports, doubts, pairs, conflict)
@@ -183,14 +186,15 @@ class Refclock:
         return ""
 
     def _judge(
-        self, reports: Sequence[ClockReport], doubts: Sequence[str], pairs: ClockPairs, conflict: str
+        self, reports: Sequence[ClockReport], doubts: Mapping[int, str], pairs: ClockPairs, conflict: str
     ) -> ReferenceSample | str:
         if conflict:
             return conflict
-        if not reports:
-            return f"no stamped packet on {self._ifname} yet"
-        if len(reports) > 1:
-            return f"{self._ifname} has {len(reports)} clocks: which is right is unknown"
-        if doubts[0]:
-            return doubts[0]
-        return reference_sample(reports[0], pairs, self._base_delay_ns, self._max_error_ns)
+        if len(self._trusted_once) > 1:
+            return f"{self._ifname} has {len(self._trusted_once)} clocks: which is right is unknown"
+        report = next((r for r in reports if r.key in self._trusted_once), None)
+        if report is None:
+            return f"no clock of {self._ifname} can be trusted yet"
+        if doubts[report.key]:
+            return doubts[report.key]
+        return reference_sample(report, pairs, self._base_delay_ns, self._max_error_ns)
