@@ -17,6 +17,7 @@ ARCH    := $(shell uname -m | sed 's/x86_64/x86/;s/aarch64/arm64/')
 
 BPF_OBJECTS := $(patsubst bpf/%.bpf.c,$(BPF_DIR)/%.bpf.o,$(wildcard bpf/*.bpf.c))
 BPF_HEADERS := $(wildcard bpf/*.h)
+CHRONYD     := build/chrony/usr/sbin/chronyd
 TESTBED     := $(patsubst tools/testbed/%.c,build/testbed/%,$(wildcard tools/testbed/*.c))
 
 .PHONY: all demo test bpf unload bench lint format clean deps
@@ -42,10 +43,14 @@ build/testbed/%: tools/testbed/%.c tools/testbed/payload.h build/.deps
 	@mkdir -p $(@D)
 	$(CC) -O2 -g -Wall -Wextra -Werror -o $@ $< -lpthread -lm
 
+$(CHRONYD): tools/unpack-chrony.sh
+	sh tools/unpack-chrony.sh build/chrony
+	@touch $@
+
 demo: all $(TESTBED)
 	$(BIN)/agent demo $(ARGS)
 
-test: all $(TESTBED)
+test: all $(TESTBED) $(CHRONYD)
 	$(BIN)/python -m pytest $(ARGS)
 
 bpf: all

@@ -21,17 +21,20 @@ import numpy.typing as npt
 
 from agent import stamping, tc
 from agent.capture import Capture, CaptureTarget
+from agent.clock.alignment import Alignment, ClockName, Reading
 from agent.clock.model import ModelWriter
 from agent.clock.table import ClockTable
+from agent.clock.trust import JUMPS
+from agent.clockconflicts import ClockConflicts
 from agent.control.controller import Controller
 from agent.control.degrade import DegradeLadder, Health
 from agent.control.events import ChangeEvent, Event
 from agent.control.journal import Journal, require_complete, this_scope
 from agent.control.observation import InterfaceObservation, Observation
 from agent.control.plan import LaneReport
-from agent.errors import PartialError
-from agent.ffi.clocks import ClockPairs, adjtimex_state, clock_pairs
-from agent.ffi.phc import Phc, PhcBusyError, PhcGoneError
+from agent.errors import ConflictError, PartialError, UsageError
+from agent.ffi.clocks import adjtimex_state, clock_pairs
+from agent.ffi.phc import Phc
 from agent.ffi.records import CLOCK_KEY_NONE, CLOCK_KEY_PHC, WINDOW_DTYPE, WindowArray
 from agent.hooks import read_facts
 from agent.host.load import Drops, LoadSampler
@@ -39,8 +42,11 @@ from agent.host.masks import CpuMask
 from agent.host.model import Host, Interface, read_host
 from agent.host.netlink import query_links
 from agent.host.paths import HostPaths, read_int, read_text
-from agent.options import RunOptions
+from agent.monosteering import MonoSteering
+from agent.options import BASE_DELAY_NEEDED, BASE_DELAY_REMEDY, RunOptions
+from agent.phcreader import PhcReader
 from agent.pins import unpin
+from agent.refclock import Refclock
 from agent.signals import wait_for_end_signal
 from agent.telemetry.encode import Encoder, delay_rows, host_facts
 from agent.telemetry.schema import Frame, InterfaceHealth, SinkHealth
@@ -49,10 +55,6 @@ from agent.telemetry.schema import Frame, InterfaceHealth, SinkHealth
 _CONTROL_NS = 600_000_000
 _HEALTH_NS = 1_000_000_000
 _PAIRS = 5
-# Reads of a PHC per second; some devices stop answering above 125.
-_PHC_READS_PER_S = 100
-# Tags after which delays from hardware stamps compare with none from before.
-_JUMPS = frozenset(("phase_step", "tai_utc", "wrap", "freq_step", "path_change"))
 
 
 class Output(Protocol):
@@ -77,13 +79,11 @@ class Watch:
     capture: Capture
     models: ModelWriter
     clocks: ClockTable
-    phc: Phc | None
+    phc: PhcReader | None
     nic_packets: int
     """The interface's own count when the capture began."""
     end: str = ""
     """Why nothing is captured on it any more; empty while it is."""
-    phc_refusals: int = 0
-    phc_frequency_ppb: float | None = None
     cpus: set[int] = field(default_factory=set)
     """CPUs that served this interface in the last control step."""
     # Growth since the last control step:
@@ -116,6 +116,10 @@ class Loop:
         self._output = output
         self._encoder = Encoder()
         self._watches: list[Watch] = []
+        self._phcs: dict[int, PhcReader] = {}
+        self._mono_steering = MonoSteering()
+        self._refclock: Refclock | None = None
+        self._alignment = Alignment()
         self._journals: dict[str, Journal] = {}
         self._degrade = DegradeLadder()
         self._notes: list[str] = []
@@ -160,6 +164,9 @@ class Loop:
         self._notes += self._controller.notes
         for leaf in leaves:
             self._watches.append(self._watch(leaf, host, stack))
+        if options.refclock is not None:
+            self._refclock = self._feed(options.refclock, self._watches[0])
+            stack.callback(self._refclock.close)
         self._load = LoadSampler(paths, host.topology, [leaf.name for leaf in leaves])
 
     def _watch(self, interface: Interface, host: Host, stack: ExitStack) -> Watch:
@@ -179,10 +186,38 @@ class Loop:
         capture = stack.enter_context(Capture(target, facts, options, before_clsact))
         phc = None
         if facts.phc_index is not None and capture.stamp in ("xdp", "skb"):
-            phc = stack.enter_context(Phc(interface.ifindex))
+            phc = self._phcs.get(facts.phc_index)
+            if phc is None:
+                device = stack.enter_context(Phc(interface.ifindex))
+                phc = PhcReader(device, interface.name, options.phc_reads_per_s)
+                self._phcs[facts.phc_index] = phc
         models = ModelWriter(capture.models)
         clocks = ClockTable(models, options.base_delay_ns)
         return Watch(interface, capture, models, clocks, phc, packets)
+
+    def _feed(self, path: Path, watch: Watch) -> Refclock:
+        """A feed of chronyd from an interface's clock. Raises if it has none, or another program does it already."""
+        name, stamp = watch.interface.name, watch.capture.stamp
+        if stamp == "none":
+            raise UsageError(
+                f"--refclock has no clock to feed: {name} has no hardware stamps ({watch.capture.reasons[-1]})",
+                "name the interface whose clock is to be fed first, and see `agent doctor -i IF`",
+            )
+        conflicts = None
+        if watch.phc is None:
+            if self._options.base_delay_ns is None:
+                raise UsageError(BASE_DELAY_NEEDED, BASE_DELAY_REMEDY)
+        else:
+            conflicts = ClockConflicts(HostPaths(), watch.phc.phc.path)
+            conflict = conflicts.look()
+            if conflict:
+                raise ConflictError(
+                    f"--refclock would carry time both ways: {conflict}",
+                    "stop it, or take this clock out of its configuration; or run without --refclock",
+                )
+        return Refclock(
+            path, name, self._options.refclock_max_error_ns, self._options.base_delay_ns, conflicts
+        )
 
     def _hello(self) -> None:
         pairs = clock_pairs(_PAIRS)
@@ -247,7 +282,9 @@ class Loop:
     def _tick(self, mono_ns: int) -> None:
         """Ring → array → clock → the kernel's model, for every interface."""
         steering = adjtimex_state()
+        self._notes += self._mono_steering.observe(steering)
         frozen = self._degrade.level.name in ("frozen", "safe")
+        readings: list[Reading] = []
         for watch in self._watches:
             if watch.gone:
                 continue
@@ -257,20 +294,34 @@ class Loop:
             pairs = clock_pairs(_PAIRS)
             frames: list[Frame] = [*self._encoder.windows(mono_ns, name, windows)]
             watch.count(windows)
+            live = set()
             for key, own in _by_clock(windows):
+                live.add(key)
                 seen = watch.clocks.seen(key, mono_ns)
                 if seen is not None:
                     seen.observe_windows(own, pairs)
-            self._anchor(watch, pairs, mono_ns)
+            self._anchor(watch, mono_ns)
+            reports = []
             for clock in watch.clocks:
                 report = clock.tick(pairs, steering)
+                reports.append(report)
+                clock_name = ClockName(name, clock.kind, clock.key)
+                readings.append(Reading(clock_name, report, clock.base_delay_limit_ns))
                 if report.model is not None and not frozen:
                     watch.models.write(clock.key, report.model)
-                jumped = any(tag.kind in _JUMPS for tag in report.tags)
-                watch.disturbed |= jumped or report.state not in ("tracking", "relative")
+                jumped = any(tag.kind in JUMPS for tag in report.tags)
+                # A clock that no packet shows any more spoils no delay.
+                if clock.key in live:
+                    watch.disturbed |= jumped or report.state not in ("tracking", "relative")
                 frames.append(self._encoder.clock(name, clock.kind, report))
+            if self._refclock is not None and watch is self._watches[0]:
+                self._refclock.take(mono_ns, reports, pairs)
+                self._notes += self._refclock.take_notes()
             # Only now: the writer's thread wakes once, and not in the middle of all this.
             self._put_all(frames)
+        aligned = self._alignment.take(mono_ns, readings)
+        if aligned is not None:
+            self._output.put(self._encoder.alignment(mono_ns, aligned, self._alignment.omitted))
 
     def _notice_gone(self) -> None:
         """Mark the interfaces that nothing is captured on any more, and tell it, once."""
@@ -283,30 +334,22 @@ class Loop:
                 watch.end = f"has lost our {watch.capture.hook} program: somebody detached it"
             if watch.gone:
                 self._notes.append(f"{watch.interface.name} {watch.end}: no longer captured")
+                if self._refclock is not None and watch is self._watches[0]:
+                    self._refclock.stop(f"{watch.interface.name} {watch.end}")
 
-    def _anchor(self, watch: Watch, pairs: ClockPairs, mono_ns: int) -> None:
-        """Read the PHC within its budget, and give the burst to the interface's own clock."""
+    def _anchor(self, watch: Watch, mono_ns: int) -> None:
+        """Give this tick's reading of the PHC to the interface's own clock."""
         if watch.phc is None:
             return
-        reads = max(1, _PHC_READS_PER_S * self._tick_ns // 1_000_000_000)
+        reading = watch.phc.read(mono_ns)
+        self._notes += watch.phc.take_notes()
         clock = watch.clocks.seen(CLOCK_KEY_PHC, mono_ns)
         if clock is None:
             return
-        try:
-            frequency_ppb = watch.phc.frequency_ppb()
-            burst = watch.phc.read_burst(reads)
-        except PhcBusyError:
-            watch.phc_refusals += 1  # the clock goes on by the packets' envelope, and health tells
-            return
-        except PhcGoneError as error:
-            self._notes.append(f"{error.what}: following the packets' envelope from here on")
-            watch.phc.close()
-            watch.phc = None
-            return
-        if watch.phc_frequency_ppb is not None and frequency_ppb != watch.phc_frequency_ppb:
-            clock.steer_phc(frequency_ppb - watch.phc_frequency_ppb)
-        watch.phc_frequency_ppb = frequency_ppb
-        clock.observe_anchor(burst, pairs)
+        if reading.steered_ppb:
+            clock.steer_phc(reading.steered_ppb)
+        if reading.burst is not None:
+            clock.observe_anchor(reading.burst, reading.pairs)
 
     # ---- control ---------------------------------------------------------------------------------------------
 
@@ -408,6 +451,15 @@ class Loop:
             notes=self._notes,
         )
         self._output.put(frame)
+        if self._mono_steering.now is not None:
+            phcs = [reader.facts() for reader in self._phcs.values()]
+            self._output.put(
+                self._encoder.steering(
+                    mono_ns, self._mono_steering.now, self._mono_steering.adjustments, phcs
+                )
+            )
+        if self._refclock is not None:
+            self._output.put(self._encoder.refclock(mono_ns, self._refclock.facts()))
         self._health_mono_ns, self._health_cpu_ns = mono_ns, time.process_time_ns()
         self._lost, self._health_overruns = self._count_lost(), self._overruns
         self._softnet_dropped, self._longest_tick_ns = 0, 0
@@ -511,7 +563,13 @@ def _by_clock(windows: WindowArray) -> Iterator[tuple[int, WindowArray]]:
 
 def _interface_health(watch: Watch) -> InterfaceHealth:
     capture = watch.capture
-    counters = capture.counters() | {"drained": capture.drained, "phc_refusals": watch.phc_refusals}
+    counters = capture.counters() | {"drained": capture.drained}
+    if watch.phc is not None:
+        counters |= {
+            "phc_reads": watch.phc.reads,
+            "phc_refusals": watch.phc.refusals,
+            "phc_adjustments": watch.phc.adjustments,
+        }
     if capture.hook == "tc" and not watch.gone:
         # What another XDP program took never reaches tc: the NIC counted it, we did not.
         counters["unseen"] = max(

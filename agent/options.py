@@ -23,6 +23,15 @@ WINDOW_MAX_NS = 1_000_000_000
 
 _DURATION = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*(ns|us|µs|ms|s|m|h)?")
 _BASE_DELAY_MAX_NS = 1_000_000_000
+# The most that one ioctl a tick can do: 25 reads, five times a second.
+_PHC_READS_MAX = 125
+# sun_path of sockaddr_un, with its terminating NUL (unix(7)).
+_SOCKET_PATH_MAX = 107
+BASE_DELAY_NEEDED = (
+    "--refclock needs a known base delay where stamps come from trailers: their clock is known only up to what the "
+    "path adds at the least, and chronyd would be off by that"
+)
+BASE_DELAY_REMEDY = "measure the wire-to-hook delay of an idle packet and give it with --base-delay-ns"
 _CONFIG_MAX_BYTES = 1 << 20
 _UNIT_NS = {
     "ns": 1,
@@ -51,6 +60,9 @@ class RunOptions:
     deny: tuple[str, ...] = ()
     allow_reset: bool = False
     base_delay_ns: int | None = None
+    phc_reads_per_s: int = 100
+    refclock: Path | None = None
+    refclock_max_error_ns: int = 10_000
     ring_kib: int | None = None
     tick_ms: int = 200
     state_dir: Path = Path("/run/agent")
@@ -75,6 +87,24 @@ def add_run_arguments(parser: argparse.ArgumentParser, seconds: str = "run until
         "--deny", type=_names, action="extend", metavar="NAME[,NAME]", help="actuators never to use"
     )
     act.add_argument("--state-dir", type=Path, metavar="DIR", help="journal and locks (default /run/agent)")
+
+
+def add_refclock_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of feeding other programs with the time, which `run` alone does."""
+    feed = parser.add_argument_group("whom to tell the time")
+    feed.add_argument(
+        "--refclock",
+        type=_refclock,
+        metavar="chrony:SOCK",
+        help="feed the first interface's hardware clock to chronyd, whose `refclock SOCK` driver listens there",
+    )
+    feed.add_argument(
+        "--refclock-max-error",
+        dest="refclock_max_error_ns",
+        type=_max_error,
+        metavar="TIME",
+        help="send no sample whose p99 bound is above this, 100ns to 100ms (default 10us)",
+    )
 
 
 def add_capture_arguments(parser: argparse.ArgumentParser) -> None:
@@ -119,6 +149,12 @@ def add_capture_arguments(parser: argparse.ArgumentParser) -> None:
         type=_base_delay_ns,
         metavar="NS",
         help="known wire-to-hook delay of an idle packet; without a PHC only the delay above it is known",
+    )
+    how.add_argument(
+        "--phc-reads-per-s",
+        type=_phc_reads_per_s,
+        metavar="N",
+        help=f"budget of reads of each PTP hardware clock, 1 to {_PHC_READS_MAX} (default 100)",
     )
     how.add_argument(
         "--ring-kib",
@@ -200,6 +236,13 @@ def _check(options: RunOptions) -> None:
         raise UsageError(
             "--stamp skb is read at tc ingress, --hook xdp was asked for", "use --hook tc, or --stamp xdp"
         )
+    if options.refclock is not None and options.stamp == "none":
+        raise UsageError(
+            "--refclock has no clock to feed: --stamp none takes no hardware stamps",
+            "use another stamp source",
+        )
+    if options.refclock is not None and options.stamp == "trailer" and options.base_delay_ns is None:
+        raise UsageError(BASE_DELAY_NEEDED, BASE_DELAY_REMEDY)
     if options.stamp == "xdp" and options.loader == "bcc":
         raise UsageError(
             "--stamp xdp cannot be loaded by BCC: it resolves no kernel functions (kfuncs)",
@@ -249,6 +292,12 @@ def _entry(path: Path, key: str, value: object) -> tuple[str, object]:
             return name, value if isinstance(value, float) else float(_typed(value, int))
         if name == "base_delay_ns":
             return name, _base_delay_ns(str(_typed(value, int)))
+        if name == "phc_reads_per_s":
+            return name, _phc_reads_per_s(str(_typed(value, int)))
+        if name == "refclock":
+            return name, _refclock(_text(value))
+        if name == "refclock_max_error":
+            return "refclock_max_error_ns", _max_error(_text(value))
         if name == "ring_kib":
             return name, _ring_kib(str(_typed(value, int)))
     except (ValueError, OverflowError, argparse.ArgumentTypeError) as error:
@@ -294,6 +343,36 @@ def _base_delay_ns(text: str) -> int:
     number = _whole_number(text)
     if not 0 <= number <= _BASE_DELAY_MAX_NS:
         raise argparse.ArgumentTypeError(f"must be from 0 to {_BASE_DELAY_MAX_NS} (1 s)")
+    return number
+
+
+def _phc_reads_per_s(text: str) -> int:
+    number = _whole_number(text)
+    if not 1 <= number <= _PHC_READS_MAX:
+        raise argparse.ArgumentTypeError(
+            f"must be from 1 to {_PHC_READS_MAX}: some devices stop answering above"
+        )
+    return number
+
+
+def _refclock(text: str) -> Path:
+    driver, _, path = text.partition(":")
+    if driver != "chrony":
+        raise argparse.ArgumentTypeError(
+            "write chrony:/path/of/the/socket, as in chrony.conf's `refclock SOCK`"
+        )
+    # chrony.conf splits at blanks, and the driver's parameter at colons.
+    if not path.startswith("/") or re.search(r"[\s:]", path) or len(os.fsencode(path)) > _SOCKET_PATH_MAX:
+        raise argparse.ArgumentTypeError(
+            f"the socket's path must begin with /, have no blank or colon and at most {_SOCKET_PATH_MAX} bytes"
+        )
+    return Path(path)
+
+
+def _max_error(text: str) -> int:
+    number = _window(text)
+    if not 100 <= number <= 100_000_000:
+        raise argparse.ArgumentTypeError("must be from 100ns to 100ms")
     return number
 
 

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
     seconds = options.seconds or _DEFAULT_SECONDS
     print(f"measuring for {seconds:g} s …", file=sys.stderr)
-    loop = Loop(replace(options, observe=True, seconds=seconds), NoOutput())
+    loop = Loop(replace(options, observe=True, refclock=None, seconds=seconds), NoOutput())
     loop.run()
     reports = loop.reports
     if not args.json:

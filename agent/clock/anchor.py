@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from agent.ffi.clocks import ClockPairs
     from agent.ffi.phc import PhcBurst
 
 # Noise of a read that took no longer than the fastest: some percent of its delay, never below 10 ns.
@@ -82,4 +84,39 @@ def anchor_of(burst: PhcBurst, drift_ppb: float) -> Anchor | None:
         base + round(high),
         delay_min,
         consistent,
+    )
+
+
+def against_raw(anchor: Anchor, pairs: ClockPairs) -> Anchor | None:
+    """Return an anchor against realtime as one against raw; None if realtime was set while it was read.
+
+    `pairs` has rows from before and from after the burst. realtime - raw runs straight between the best of each, so
+    steering needs no knowledge; how far each of them may be off, half of its bracket, is common to all reads of the
+    burst: it widens the hard bound and the read delay by as much as it can be, and adds the variance of a uniform
+    error. realtime - mono changes only when somebody sets the clock: that tells a step of any size above the brackets.
+    """
+    realtime = pairs.realtime_ns
+    before = np.flatnonzero(realtime <= anchor.local_ns)
+    after = np.flatnonzero(realtime >= anchor.local_ns)
+    if before.size == 0 or after.size == 0:
+        return None
+    i = int(before[np.argmin(pairs.realtime_width_ns[before])])
+    j = int(after[np.argmin(pairs.realtime_width_ns[after])])
+    set_by = int((realtime[j] - pairs.mono_ns[j]) - (realtime[i] - pairs.mono_ns[i]))
+    widths = pairs.realtime_width_ns + pairs.width_ns
+    if abs(set_by) > (int(widths[i]) + int(widths[j])) / 2 + _INTERVAL_SLACK_NS:
+        return None
+    ahead_i, ahead_j = int(realtime[i] - pairs.raw_ns[i]), int(realtime[j] - pairs.raw_ns[j])
+    part = (anchor.local_ns - int(realtime[i])) / max(int(realtime[j] - realtime[i]), 1)
+    ahead = ahead_i + round(part * (ahead_j - ahead_i))
+    half = ceil(max(int(pairs.realtime_width_ns[i]), int(pairs.realtime_width_ns[j])) / 2)
+    return replace(
+        anchor,
+        local_clock="raw",
+        local_ns=anchor.local_ns - ahead,
+        offset_ns=anchor.offset_ns - ahead,
+        var=anchor.var + half * half / 3.0,
+        low_ns=anchor.low_ns - ahead - half,
+        high_ns=anchor.high_ns - ahead + half,
+        read_delay_ns=anchor.read_delay_ns + 2 * half,
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from agent.clock.anchor import Anchor, anchor_of
+from agent.clock.anchor import against_raw, anchor_of
 from agent.clock.envelope import Envelope
 from agent.clock.estimator import (
     EPOCH_UNSET_BELOW_NS,
@@ -118,6 +118,11 @@ class Clock:
         self._anchor_jumps: deque[int] = deque(maxlen=8)
         self._undecided: list[Tag] = []
 
+    @property
+    def base_delay_limit_ns(self) -> int:
+        """The most that the least delay of its path is taken to be."""
+        return ASSUMED_BASE_DELAY_NS if self.base_delay_ns is None else self.base_delay_ns
+
     # Observations.
 
     def observe_windows(self, windows: npt.NDArray[np.void], pairs: ClockPairs) -> None:
@@ -141,14 +146,24 @@ class Clock:
             )
 
     def observe_anchor(self, burst: PhcBurst, pairs: ClockPairs) -> None:
-        """Take one burst of PHC reads."""
-        self._monoraw.observe(pairs, None)
+        """Take one burst of PHC reads; one against realtime needs `pairs` from before and from after it."""
+        if not self._monoraw.mono_ns:
+            self._monoraw.observe(pairs, None)
         drift = self._anchors.estimate().drift_ppb if self._anchored else 0.0
+        if burst.local_clock == "realtime":
+            drift = _against_mono(drift, self._monoraw.rate_ppb)
         anchor = anchor_of(burst, drift)
         if anchor is None:
             self._once("missing", self._monoraw.mono_ns, "the PHC answered no read")
             return
-        raw_ns, mono_ns = self._anchor_time(anchor, pairs)
+        if anchor.local_clock == "realtime":
+            anchor = against_raw(anchor, pairs)
+            if anchor is None:
+                cause = "CLOCK_REALTIME was set while the PHC was read against it"
+                self._tags.append(Tag("outlier", int(pairs.mono_ns[pairs.best()]), 0, cause))
+                return
+        raw_ns = anchor.local_ns
+        mono_ns = raw_ns + self._monoraw.mono_ns - self._monoraw.raw_ns
         if not anchor.consistent:
             cause = "reads of one burst contradict each other: the PHC or the local clock was stepped"
             self._tags.append(Tag("outlier", mono_ns, 0, cause))
@@ -156,8 +171,7 @@ class Clock:
         self._episodes.discard("missing")
         self._anchored = True
         self._anchor_mono_ns = mono_ns
-        offset_raw = anchor.offset_ns + raw_ns - anchor.local_ns
-        sample = Sample(raw_ns, raw_ns - offset_raw, anchor.read_delay_ns, var=anchor.var)
+        sample = Sample(raw_ns, raw_ns - anchor.offset_ns, anchor.read_delay_ns, var=anchor.var)
         self._collect(self._anchors.update(sample))
 
     def observe_samples(self, samples: list[Sample]) -> list[Verdict]:
@@ -296,8 +310,7 @@ class Clock:
         """
         if anchored:
             return self._anchors.read_delay_floor_ns / 2.0 + self._anchors.suspected_ns
-        base = ASSUMED_BASE_DELAY_NS if self.base_delay_ns is None else self.base_delay_ns
-        return base + sqrt(self._envelope.noise_var) + self._envelope.suspected_ns
+        return self.base_delay_limit_ns + sqrt(self._envelope.noise_var) + self._envelope.suspected_ns
 
     def _predict(self, track: Track, raw_ns: int, mono_ns: int, unknown: float) -> tuple[Prediction, ...]:
         ahead = self._monoraw.ahead_ns(mono_ns)
@@ -386,16 +399,6 @@ class Clock:
                 cause = "the envelope moved, the PHC did not"
                 self._tags.append(Tag("path_change", tag.mono_ns, size, cause))
         self._undecided = waiting
-
-    def _anchor_time(self, anchor: Anchor, pairs: ClockPairs) -> tuple[int, int]:
-        """Return (raw, mono) of an anchor whose local clock may be either, or realtime."""
-        if anchor.local_clock == "raw":
-            return anchor.local_ns, anchor.local_ns + self._monoraw.mono_ns - self._monoraw.raw_ns
-        mono_ns = anchor.local_ns
-        if anchor.local_clock == "realtime":
-            best = pairs.best()
-            mono_ns += int(pairs.mono_ns[best]) - int(pairs.realtime_ns[best])
-        return mono_ns - self._monoraw.ahead_ns(mono_ns), mono_ns
 
 
 def _against_mono(drift_raw_ppb: float, slew_ppb: float) -> float:

@@ -58,6 +58,9 @@ class MonoRaw:
             bank.limit_drift(_INITIAL_SLEW_VAR)
         elif raw > self.raw_ns:
             self._follow(raw, mono - raw - self._base_ns, var, dialled)
+        else:
+            # This moment was seen before, without its steering.
+            bank.steer(dialled - self._steering_ppb)
         self._steering_ppb = dialled
         self.rate_ppb = bank.drift_ppb
         if raw >= self.raw_ns:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from agent.clockconflicts import ClockConflicts
 from agent.doctor.check import Context, Finding, NotChecked, Table
 from agent.doctor.processes import named, running
 from agent.host.paths import read_text
@@ -69,10 +72,21 @@ def steering(context: Context) -> Finding:
 
 
 def phcs(context: Context) -> Finding:
-    """The PTP hardware clocks of the host."""
-    clocks = []
+    """The PTP hardware clocks of the host, and who carries their time to or from the system clock."""
+    clocks, conflicts = [], []
     for clock in sorted((context.paths.sys / "class/ptp").glob("ptp*")):
-        clocks.append(f"/dev/{clock.name} ({read_text(clock / 'clock_name') or 'unnamed'})")
+        device = Path("/dev") / clock.name
+        clocks.append(f"{device} ({read_text(clock / 'clock_name') or 'unnamed'})")
+        conflict = ClockConflicts(context.paths, device).look()
+        if conflict:
+            conflicts.append(conflict)
+    if conflicts:
+        return Finding(
+            "info",
+            ", ".join(clocks),
+            "; ".join(conflicts),
+            "nothing to do, unless `agent run --refclock` is to feed chronyd: it would be refused",
+        )
     if clocks:
         return Finding("ok", ", ".join(clocks))
     return Finding(

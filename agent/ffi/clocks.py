@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -43,6 +43,11 @@ class ClockPairs:
         others = (self.realtime_width_ns + self.tai_width_ns).tolist()
         widths = self.width_ns.tolist()
         return min(range(len(widths)), key=lambda row: (widths[row], others[row]))
+
+    def followed_by(self, later: ClockPairs) -> ClockPairs:
+        """These rows and then those of `later`: what was read between the two is bracketed by them."""
+        columns = ((getattr(self, field.name), getattr(later, field.name)) for field in fields(self))
+        return ClockPairs(*(np.concatenate(pair) for pair in columns))
 
 
 def clock_pairs(n: int) -> ClockPairs:

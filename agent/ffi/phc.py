@@ -117,7 +117,11 @@ class Phc:
         if method != "auto":
             return self._read(n, method)
         if self._method is not None:
-            return self._read(n, self._method)
+            try:
+                return self._read(n, self._method)
+            except UnsupportedError:
+                self._method = None  # a firmware or driver reset may have taken it: look again the next time
+                raise
         candidates: tuple[Method, ...] = ("precise", "extended", "basic")
         for candidate in candidates:
             try:

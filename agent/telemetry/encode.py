@@ -14,8 +14,11 @@ from agent import __version__
 from agent.control.events import ChangeEvent, ConflictEvent, EffectEvent, Event, PlanEvent
 from agent.telemetry import schema
 from agent.telemetry.schema import (
+    AlignedPair,
+    AlignmentFrame,
     Change,
     ClockFrame,
+    ClockName,
     Conflict,
     Delay,
     DelayFigures,
@@ -29,10 +32,14 @@ from agent.telemetry.schema import (
     HostFacts,
     InterfaceFacts,
     InterfaceHealth,
+    PhcItem,
     Plan,
     RecordLayout,
+    RefclockFrame,
+    RefclockItem,
     RestoredItem,
     SinkHealth,
+    SteeringFrame,
     Windows,
 )
 
@@ -41,8 +48,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from agent.clock import ClockReport
+    from agent.clock.alignment import Aligned
+    from agent.clock.alignment import ClockName as AlignedClock
     from agent.control.observation import Delays
     from agent.control.quantiles import Figures
+    from agent.ffi.clocks import Steering
 
 
 def pack(frame: Frame) -> bytes:
@@ -185,6 +195,31 @@ class Encoder:
             "samples": report.samples,
         }
 
+    def alignment(self, mono_ns: int, pairs: Iterable[Aligned], omitted: int) -> AlignmentFrame:
+        """The clocks against each other; `omitted` of them were not compared."""
+        return {
+            **self._frame("alignment", mono_ns),
+            "pairs": [_aligned_pair(pair) for pair in pairs],
+            "omitted": omitted,
+        }
+
+    def steering(
+        self, mono_ns: int, steering: Steering, adjustments: int, phcs: list[PhcItem]
+    ) -> SteeringFrame:
+        """What is dialled into the clocks; `adjustments` are those of mono."""
+        return {
+            **self._frame("steering", mono_ns),
+            "mono_frequency_ppb": steering.freq_ppb,
+            "mono_adjustments": adjustments,
+            "synchronised": steering.synchronised,
+            "tai_utc_s": steering.tai_offset_s,
+            "phcs": phcs,
+        }
+
+    def refclock(self, mono_ns: int, facts: RefclockItem) -> RefclockFrame:
+        """How chronyd is fed."""
+        return {**self._frame("refclock", mono_ns), **facts}
+
     def delay(self, mono_ns: int, ifname: str, span_ns: int, rows: Iterable[DelayRow]) -> Delay:
         """Delay quantiles of one interface; see `delay_rows`."""
         busiest = sorted(rows, key=lambda row: -row["n"])
@@ -318,6 +353,25 @@ class Encoder:
             "restored": restored,
             "sink": sink,
         }
+
+
+def _aligned_pair(pair: Aligned) -> AlignedPair:
+    return {
+        "first": _clock_name(pair.first),
+        "second": _clock_name(pair.second),
+        "at_mono_ns": pair.mono_ns,
+        "valid": not pair.doubt,
+        "reason": pair.doubt,
+        "offset_ns": pair.offset_ns,
+        "sigma_ns": finite(pair.sigma_ns),
+        "bound_ns": finite(pair.bound_ns),
+        "drift_ppb": float(pair.drift_ppb),
+        "drift_bound_ppb": finite(pair.drift_bound_ppb),
+    }
+
+
+def _clock_name(name: AlignedClock) -> ClockName:
+    return {"ifname": name.ifname, "kind": name.kind, "key": name.key}
 
 
 def _delay_figures(figures: Figures) -> DelayFigures:

@@ -81,6 +81,51 @@ def _clock(frame: AnyFrame) -> str:
     return text
 
 
+def _alignment(frame: AnyFrame) -> str:
+    return "; ".join(aligned_line(pair) for pair in frame["pairs"]) or "nothing to compare"
+
+
+def aligned_line(pair: dict[str, Any]) -> str:
+    """How two clocks stand to each other."""
+    names = " − ".join(
+        f"{clock['ifname']} {clock_name(clock['kind'], clock['key'])}"
+        for clock in (pair["first"], pair["second"])
+    )
+    if not pair["valid"]:
+        return f"{names} not aligned: {pair['reason']}"
+    return (
+        f"{names} {exact(pair['offset_ns'])} ± {duration(pair['bound_ns'])}, "
+        f"{ppb(pair['drift_ppb'])} ± {ppb(pair['drift_bound_ppb']).lstrip('+')}"
+    )
+
+
+def _steering(frame: AnyFrame) -> str:
+    told = f"TAI − UTC {frame['tai_utc_s']} s" if frame["tai_utc_s"] else "TAI − UTC not told"
+    parts = [
+        f"mono {frame['mono_frequency_ppb']:+.1f} ppb ({frame['mono_adjustments']} changes), "
+        f"{'' if frame['synchronised'] else 'not '}synchronised, {told}"
+    ]
+    return "; ".join([*parts, *(phc_line(phc) for phc in frame["phcs"])])
+
+
+def phc_line(phc: dict[str, Any]) -> str:
+    """How a PTP hardware clock is read and steered."""
+    dialled = "unknown" if phc["frequency_ppb"] is None else f"{phc['frequency_ppb']:+.1f} ppb"
+    text = f"{phc['device']} {phc['method'] or 'not read yet'}, dialled {dialled}"
+    return text + (f", REFUSES READS (paused {duration(phc['pause_ns'])})" if phc["pause_ns"] else "")
+
+
+def refclock_line(frame: dict[str, Any]) -> str:
+    """How chronyd is fed."""
+    counts = f"{frame['sent']} sent, {frame['refused']} refused, {frame['failed']} not taken"
+    if frame["ahead_ns"] is None:
+        return f"chronyd NOT FED from {frame['ifname']}: {frame['trouble']} ({counts})"
+    return (
+        f"chronyd fed from {frame['ifname']}: UTC − realtime {exact(frame['ahead_ns'])} ± "
+        f"{duration(frame['bound_ns'])} ({counts})"
+    )
+
+
 def clock_name(kind: str, key: int) -> str:
     """`PHC`, or the trailer clock's device and port."""
     return f"trailer {key >> 8}:{key & 0xFF}" if kind == "trailer" else kind.upper()
@@ -173,6 +218,9 @@ def _sink(sink: dict[str, int]) -> list[str]:
 _LINES: dict[str, Callable[[AnyFrame], str]] = {
     "hello": _hello,
     "clock": _clock,
+    "alignment": _alignment,
+    "steering": _steering,
+    "refclock": refclock_line,
     "delay": _delay,
     "plan": _plan,
     "change": _change,

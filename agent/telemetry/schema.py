@@ -171,6 +171,101 @@ class ClockFrame(Frame):
     """Observations used since the clock was last reset."""
 
 
+class PhcItem(TypedDict):
+    """How one PTP hardware clock is read and steered."""
+
+    ifname: str
+    """The interface that it was found by; others may share it."""
+    device: str
+    method: str
+    """How it is read and against which local clock (`extended against raw`); empty before the first reading."""
+    pause_ns: int
+    """How long it is left alone after its latest refusal; 0: it answers."""
+    frequency_ppb: float | None
+    """Dialled in by whoever steers it; positive: runs faster. nil: cannot be read."""
+    max_adjustment_ppb: int
+    """The most that can be dialled in."""
+
+
+class SteeringFrame(Frame):
+    """`steering`: what other programs dial into the clocks; it is taken out of the drifts of `clock` frames."""
+
+    mono_frequency_ppb: float
+    """Dialled into CLOCK_MONOTONIC and CLOCK_REALTIME (adjtimex): d(mono - raw)/dt."""
+    mono_adjustments: int
+    """How often it was found changed since the run began."""
+    synchronised: bool
+    """A daemon says that it keeps CLOCK_REALTIME right."""
+    tai_utc_s: int
+    """TAI - UTC as somebody told the kernel; 0: nobody did."""
+    phcs: list[PhcItem]
+
+
+class RefclockItem(TypedDict):
+    """How a reference clock of chronyd is fed."""
+
+    path: str
+    """The socket of chronyd's SOCK driver."""
+    ifname: str
+    """The interface whose clock is fed."""
+    trouble: str
+    """Why the latest sample did not go out; empty: it did."""
+    realtime_ns: int | None
+    """CLOCK_REALTIME of the latest sample; nil: it did not go out."""
+    ahead_ns: int | None
+    """How far UTC by the hardware clock was ahead of CLOCK_REALTIME then."""
+    bound_ns: float | None
+    """p99 of its error."""
+    max_error_ns: int
+    """A sample with a larger bound is not sent."""
+    sent: int
+    refused: int
+    """Samples that were not trusted."""
+    failed: int
+    """Samples that chronyd did not take."""
+
+
+class RefclockFrame(Frame, RefclockItem):
+    """`refclock`: how chronyd is fed; with `--refclock` only."""
+
+
+class ClockName(TypedDict):
+    """One of the clocks of `clock` frames."""
+
+    ifname: str
+    kind: str
+    key: int
+
+
+class AlignedPair(TypedDict):
+    """How two hardware clocks stand to each other."""
+
+    first: ClockName
+    second: ClockName
+    at_mono_ns: int
+    """The instant of CLOCK_MONOTONIC that the offset is for."""
+    valid: bool
+    """Both clocks are trustworthy, and a second has passed since the last jump of either."""
+    reason: str
+    """Why it is not valid."""
+    offset_ns: int
+    """first - second."""
+    sigma_ns: float | None
+    bound_ns: float | None
+    """p99 of |error of offset_ns|, unknown base delays included; the local clock's own error falls out."""
+    drift_ppb: float
+    """d(first - second)/dt: positive when the first gains."""
+    drift_bound_ppb: float | None
+
+
+class AlignmentFrame(Frame):
+    """`alignment`: the hardware clocks of a run against each other; where there are two or more."""
+
+    pairs: list[AlignedPair]
+    omitted: int
+    """Clocks that were not compared, beyond the first 12."""
+
+
 class DelayRow(TypedDict):
     """Delay of the packets of one (queue, CPU) pair."""
 
@@ -347,6 +442,9 @@ FRAME_TYPES: dict[str, type[Frame]] = {
     "hello": Hello,
     "windows": Windows,
     "clock": ClockFrame,
+    "alignment": AlignmentFrame,
+    "steering": SteeringFrame,
+    "refclock": RefclockFrame,
     "delay": Delay,
     "plan": Plan,
     "change": Change,

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent.telemetry.figures import count, duration, exact, ppb, printable, size
-from agent.telemetry.readable import Readable, clock_name
+from agent.telemetry.readable import Readable, aligned_line, clock_name, phc_line, refclock_line
 from agent.telemetry.schema import Frame, SinkHealth
 from agent.telemetry.sink import Sink
 
 _LOG_LINES = 200
 _LOG_AT_LEAST = 4
 _CLOCKS_SHOWN = 4
+_PAIRS_SHOWN = 3
 _BAR_WIDTH = 24
 _BAR_FROM_NS, _BAR_TO_NS = 256.0, 1e9  # the histogram's own range
 _NARROW = 60
@@ -46,6 +47,8 @@ class InterfaceState:
     """Counters per second, over the last health span."""
     clocks: dict[int, dict[str, Any]] = field(default_factory=dict)
     delays: list[dict[str, Any]] = field(default_factory=list)
+    phc: dict[str, Any] | None = None
+    """How its hardware clock is read, if it is the first that this clock stamps for."""
 
 
 @dataclass(slots=True)
@@ -56,6 +59,8 @@ class State:
     now_ns: int = 0
     interfaces: dict[str, InterfaceState] = field(default_factory=dict)
     health: dict[str, Any] | None = None
+    refclock: dict[str, Any] | None = None
+    aligned: list[dict[str, Any]] = field(default_factory=list)
     goodbye: dict[str, Any] | None = None
     log: deque[str] = field(default_factory=lambda: deque(maxlen=_LOG_LINES))
     _readable: Readable = field(default_factory=Readable)
@@ -78,6 +83,13 @@ class State:
             for tag in content["tags"]:
                 text = f"{content['ifname']} {name}: {tag['kind'].upper()} {duration(tag['size_ns'])}: {tag['cause']}"
                 self._event(tag["mono_ns"], text)
+        elif kind == "steering":
+            for phc in content["phcs"]:
+                self._interface(phc["ifname"]).phc = phc
+        elif kind == "alignment":
+            self.aligned = content["pairs"]
+        elif kind == "refclock":
+            self.refclock = content
         elif kind == "delay":
             self._interface(content["ifname"]).delays = content["rows"]
         elif kind in ("plan", "change", "effect", "conflict"):
@@ -115,6 +127,7 @@ def render(state: State, width: int, height: int) -> list[str]:
     """At most `height` lines of at most `width` columns. Lines that begin with `!` tell of losses or trouble."""
     top = [*_head(state), *_trouble(state)]
     blocks = [(_facts(interface), interface.delays) for interface in state.interfaces.values()]
+    top += _aligned(state.aligned)
     fixed = len(top) + sum(len(facts) for facts, _ in blocks)
     log_wanted = min(_LOG_AT_LEAST, len(state.log))
     room = max(0, height - fixed - log_wanted - 1)
@@ -175,6 +188,9 @@ def _head(state: State) -> list[str]:
 
 
 def _trouble(state: State) -> Iterator[str]:
+    refclock = state.refclock
+    if refclock is not None:
+        yield printable(("! " if refclock["trouble"] else "") + refclock_line(refclock))
     health = state.health
     if health is None:
         return
@@ -190,6 +206,13 @@ def _trouble(state: State) -> Iterator[str]:
             yield printable(f"! {name}: {lost} windows lost in full rings (--ring-kib makes them larger)")
 
 
+def _aligned(pairs: list[dict[str, Any]]) -> Iterator[str]:
+    for pair in pairs[:_PAIRS_SHOWN]:
+        yield printable(aligned_line(pair))
+    if len(pairs) > _PAIRS_SHOWN:
+        yield f"{len(pairs) - _PAIRS_SHOWN} more pairs of clocks"
+
+
 def _facts(interface: InterfaceState) -> list[str]:
     facts, counters, rates = interface.facts, interface.counters, interface.rates
     name = facts["ifname"]
@@ -203,6 +226,8 @@ def _facts(interface: InterfaceState) -> list[str]:
             f"{count(rates.get('produced', 0))} windows/s   {counters.get('produced', 0)} produced = "
             f"{counters.get('drained', 0)} drained + {counters.get('lost', 0)} lost"
         )
+    if interface.phc is not None:
+        lines.append(f"  {phc_line(interface.phc)}")
     clocks = list(interface.clocks.values())
     for clock in clocks[:_CLOCKS_SHOWN]:
         lines += _clock(clock)

@@ -8,11 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from agent.clock import ClockModel, ClockReport, Prediction, Tag
+from agent.clock.alignment import Aligned, ClockName
 from agent.control.actuators import Target
 from agent.control.events import ChangeEvent, ConflictEvent, EffectEvent, Event, PlanEvent
 from agent.control.plan import Change
 from agent.control.quantiles import Figures
 from agent.control.settings import Setting
+from agent.ffi.clocks import Steering
 from agent.ffi.records import WINDOW_DRIFT_VALID, WINDOW_DTYPE
 from agent.telemetry.encode import Encoder, pack
 from agent.telemetry.schema import Frame, HostFacts, InterfaceFacts, InterfaceHealth, SinkHealth
@@ -183,6 +185,53 @@ def run_of_frames() -> list[Frame]:
         ),
         *(encoder.event(event) for event in events),
         health(encoder),
+        encoder.steering(
+            START_NS + 1_000_000_000,
+            Steering(12_345.5, 10_000, 0, 7, 0x2001, 0, 0, 37),
+            3,
+            [
+                {
+                    "ifname": "eth1",
+                    "device": "/dev/ptp0",
+                    "method": "extended against raw",
+                    "pause_ns": 0,
+                    "frequency_ppb": -1_250.25,
+                    "max_adjustment_ppb": 62_499_999,
+                }
+            ],
+        ),
+        encoder.alignment(
+            START_NS + 1_000_000_000,
+            [
+                Aligned(
+                    ClockName("eth1", "trailer", 0x0203),
+                    ClockName("eth1", "trailer", 0x0901),
+                    START_NS + 900_000_000,
+                    5_000_123,
+                    20.0,
+                    20_150.0,
+                    -320.0,
+                    25.0,
+                    "",
+                )
+            ],
+            0,
+        ),
+        encoder.refclock(
+            START_NS + 1_000_000_000,
+            {
+                "path": "/run/chrony/agent.sock",
+                "ifname": "eth1",
+                "trouble": "",
+                "realtime_ns": REALTIME_NS,
+                "ahead_ns": -1_234,
+                "bound_ns": 812.5,
+                "max_error_ns": 10_000,
+                "sent": 17,
+                "refused": 3,
+                "failed": 0,
+            },
+        ),
         goodbye(encoder),
     ]
 

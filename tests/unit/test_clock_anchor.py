@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from agent.clock.anchor import Anchor, anchor_of
+from agent.clock.anchor import Anchor, against_raw, anchor_of
+from agent.ffi.clocks import ClockPairs
 from agent.ffi.phc import PhcBurst
 
 HW0 = 1_700_000_000_000_000_000
 RAW0 = 10_000_000_000_000
 OFFSET = RAW0 - HW0
+REALTIME_AHEAD = HW0 - 37_000_000_000 - RAW0
 
 
 def _burst(
@@ -78,3 +80,63 @@ def test_unusable_reads_are_left_out() -> None:
     anchor = _of(PhcBurst("basic", "realtime", t, phc, late))
     assert anchor.local_ns == t[2] + 500
     assert anchor_of(PhcBurst("basic", "raw", t[:1], phc[:1], late[:1]), 0.0) is None
+
+
+def _pairs(raw_ns: int, realtime_ahead_ns: int, mono_ahead_ns: int = 0, width_ns: int = 80) -> ClockPairs:
+    """One instant, every read bracketed by `width_ns`."""
+    raw, width = np.array([raw_ns]), np.array([width_ns])
+    realtime = raw + realtime_ahead_ns
+    return ClockPairs(raw + mono_ahead_ns, raw, realtime, realtime, width, width, width)
+
+
+def _against_realtime(burst: PhcBurst, slew_ppb: float) -> PhcBurst:
+    """The same reads, between reads of a realtime that gains `slew_ppb` on raw."""
+
+    def realtime(raw: np.ndarray) -> np.ndarray:
+        return raw + REALTIME_AHEAD + np.rint((raw - RAW0) * slew_ppb * 1e-9).astype(np.int64)
+
+    return PhcBurst("basic", "realtime", realtime(burst.t1_ns), burst.phc_ns, realtime(burst.t2_ns))
+
+
+def test_realtime_reads_become_raw_whatever_its_slew() -> None:
+    """Realtime slewed by 500 ppm: between the pairs around the burst it runs straight, and the anchor is right."""
+    rng = np.random.default_rng(5)
+    for _ in range(50):
+        burst = _against_realtime(_burst(rng), 500_000.0)
+        anchor = _of(burst, 500_000.0)
+        before, after = RAW0 - 50_000, RAW0 + 400_000
+        slewed = round((after - RAW0) * 500e-6)
+        pairs = _pairs(before, REALTIME_AHEAD - 25, -25).followed_by(
+            _pairs(after, REALTIME_AHEAD + slewed, slewed)
+        )
+        raw = against_raw(anchor, pairs)
+        assert raw is not None
+        assert raw.local_clock == "raw"
+        assert raw.low_ns <= OFFSET <= raw.high_ns
+        assert abs(raw.offset_ns - OFFSET) < 80
+
+
+def test_a_wide_bracket_of_realtime_widens_the_anchor() -> None:
+    """What the pairs leave open is in the variance, the hard bound and the read delay."""
+    anchor = _of(_against_realtime(_burst(np.random.default_rng(6)), 0.0))
+    widened = []
+    for width in (0, 2_000):
+        pairs = _pairs(RAW0 - 1_000, REALTIME_AHEAD, 0, width).followed_by(
+            _pairs(RAW0 + 400_000, REALTIME_AHEAD, 0, width)
+        )
+        raw = against_raw(anchor, pairs)
+        assert raw is not None
+        widened.append(raw)
+    narrow, wide = widened
+    assert wide.high_ns - wide.low_ns == narrow.high_ns - narrow.low_ns + 2_000
+    assert wide.read_delay_ns == narrow.read_delay_ns + 2_000
+    assert wide.var == narrow.var + 1_000**2 / 3
+
+
+def test_a_set_realtime_gives_no_anchor() -> None:
+    """Somebody stepped CLOCK_REALTIME by a microsecond while the PHC was read: what was read is of two clocks."""
+    anchor = _of(_against_realtime(_burst(np.random.default_rng(7)), 0.0))
+    before = _pairs(RAW0 - 1_000, REALTIME_AHEAD)
+    assert against_raw(anchor, before.followed_by(_pairs(RAW0 + 400_000, REALTIME_AHEAD + 1_000))) is None
+    assert against_raw(anchor, before.followed_by(_pairs(RAW0 + 400_000, REALTIME_AHEAD - 10**9))) is None
+    assert against_raw(anchor, before.followed_by(_pairs(RAW0 + 400_000, REALTIME_AHEAD))) is not None

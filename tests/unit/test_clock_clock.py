@@ -55,7 +55,8 @@ def _anchored(
         if delay is not None:
             clock.observe_windows(world.windows(i * 0.1, (i + 1) * 0.1, delay), pairs)
         if t < silent_from:
-            clock.observe_anchor(_burst(world, t - 0.0002, local_clock), pairs)
+            around = world.pairs(t - 0.0003).followed_by(world.pairs(t + 0.0001))
+            clock.observe_anchor(_burst(world, t - 0.0002, local_clock), around)
         out.append((t, clock.tick(pairs, steering(world.steer_ppb(t)))))
     return out
 
@@ -189,6 +190,33 @@ def test_phc_steering_is_a_known_input() -> None:
         if i == 32:
             assert abs(report.drift_raw_ppb - world.mean_drift_ppb(t - 0.1, t)) < 1_000
     assert [tag.kind for tag in tags if tag.kind != "outlier"] == []
+
+
+def test_steering_of_mono_is_known_to_an_anchored_clock() -> None:
+    """mono steered by 200 ppm: the drift against it has the change at the next tick, that of the oscillators none."""
+    world = SimulatedClock(12, 4.0, steer_steps=((3.05, 200_000.0),))
+    reports = {round(t, 1): report for t, report in _anchored(world)}
+    assert reports[3.1].drift_mono_ppb - reports[3.0].drift_mono_ppb == pytest.approx(200_000, abs=2_000)
+    assert reports[3.1].drift_raw_ppb == pytest.approx(world.mean_drift_ppb(2.1, 3.1), abs=100)
+    assert reports[3.1].tags == ()
+
+
+def test_realtime_that_is_set_during_reads_is_an_outlier() -> None:
+    """CLOCK_REALTIME stepped between the pairs around a burst: that burst is left out, and tagged."""
+    world = SimulatedClock(13, 4.0)
+    clock = Clock(0x0100_0000, "phc")
+    tags: list[Tag] = []
+    for i in range(30):
+        t = (i + 1) * 0.1
+        pairs = world.pairs(t)
+        after = world.pairs(t)
+        if i == 20:
+            after.realtime_ns[0] += 5_000_000
+        around = world.pairs(t - 0.0003).followed_by(after)
+        clock.observe_anchor(_burst(world, t - 0.0002, "realtime"), around)
+        tags += clock.tick(pairs, steering()).tags
+    assert [tag.kind for tag in tags] == ["outlier"]
+    assert "CLOCK_REALTIME was set" in tags[0].cause
 
 
 def test_models_step_only_with_a_tagged_jump() -> None:

@@ -272,6 +272,19 @@ def test_phcs_are_listed(host: FixtureHost) -> None:
     assert_found(clocks.phcs(context(host)), "ok", "/dev/ptp0 (ice-0000)")
 
 
+def test_who_carries_a_phcs_time_is_told(host: FixtureHost) -> None:
+    """With phc2sys on it, `agent run --refclock` would be refused: the doctor says so before."""
+    host.file(host.paths.sys / "class/ptp/ptp0/clock_name", "ice-0000\n")
+    host.file(host.paths.proc / "813/comm", "phc2sys\n")
+    host.file(host.paths.proc / "813/cmdline", "phc2sys\0-a\0")
+    (host.paths.proc / "813/fd").mkdir()
+    (host.paths.proc / "813/fd/4").symlink_to("/dev/ptp0")
+    finding = clocks.phcs(context(host))
+    assert_found(finding, "info", "/dev/ptp0 (ice-0000)")
+    assert "phc2sys (pid 813: `phc2sys -a`)" in finding.why
+    assert "--refclock" in finding.remedy
+
+
 # ---- cpus ----------------------------------------------------------------------------------------------------
 
 

@@ -96,6 +96,17 @@ def test_auto_takes_the_best_method_and_remembers_it() -> None:
     assert phc.asked == [_lib.PTP_SYS_OFFSET_EXTENDED2]
 
 
+def test_a_method_that_stops_working_is_looked_for_again() -> None:
+    """A driver reset took EXTENDED: that read fails, the next one finds BASIC."""
+    answers = {_lib.PTP_SYS_OFFSET_EXTENDED2: 0, _lib.PTP_SYS_OFFSET2: 0}
+    phc = SimulatedPhc(answers)
+    assert phc.read_burst(2).method == "extended"
+    del answers[_lib.PTP_SYS_OFFSET_EXTENDED2]
+    with pytest.raises(UnsupportedError):
+        phc.read_burst(2)
+    assert phc.read_burst(2).method == "basic"
+
+
 def test_extended_falls_back_to_realtime_on_old_kernels() -> None:
     """Before 6.12 a clock id is EINVAL: realtime is used from then on."""
     phc = SimulatedPhc({_lib.PTP_SYS_OFFSET_EXTENDED2: 0}, raw_supported=False)

@@ -8,12 +8,19 @@ from pathlib import Path
 import pytest
 
 from agent.errors import UsageError
-from agent.options import RunOptions, add_run_arguments, parse_duration_ns, read_options
+from agent.options import (
+    RunOptions,
+    add_refclock_arguments,
+    add_run_arguments,
+    parse_duration_ns,
+    read_options,
+)
 
 
 def _options(*flags: str) -> RunOptions:
     parser = argparse.ArgumentParser(exit_on_error=False)
     add_run_arguments(parser)
+    add_refclock_arguments(parser)
     return read_options(parser.parse_args(flags))
 
 
@@ -51,6 +58,14 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
         "seconds = true",
         "seconds = -1",
         "base_delay_ns = -5",
+        "phc_reads_per_s = 0",
+        "phc_reads_per_s = 126",
+        'refclock = "ntpd:/run/x.sock"',
+        'refclock = "chrony:run/x.sock"',
+        'refclock = "chrony:/run/a b.sock"',
+        'refclock_max_error = "1ns"',
+        'refclock = "chrony:/run/x.sock"\nstamp = "none"',
+        'refclock = "chrony:/run/x.sock"\nstamp = "trailer"',
         "ring_kib = 3",
         'stamp = "gps"',
         "allow = [1]",
@@ -133,3 +148,16 @@ def test_a_name_that_is_no_text_is_refused() -> None:
     """The kernel takes any bytes; telemetry and journal have text only."""
     with pytest.raises(UsageError, match="not UTF-8"):
         _options("-i", "v\udcff")
+
+
+def test_a_refclock_is_a_socket_of_chrony() -> None:
+    """Flag and file say the same; the error limit is a duration."""
+    options = _options("-i", "eth1", "--refclock", "chrony:/run/a.sock", "--refclock-max-error", "3us")
+    assert (options.refclock, options.refclock_max_error_ns) == (Path("/run/a.sock"), 3_000)
+
+
+def test_a_socket_path_longer_than_the_kernel_takes_is_refused() -> None:
+    """sun_path has 108 bytes, one of them the end."""
+    _options("-i", "eth1", "--refclock", "chrony:/" + "x" * 106)
+    with pytest.raises(argparse.ArgumentError, match="107 bytes"):
+        _options("-i", "eth1", "--refclock", "chrony:/" + "x" * 107)

@@ -27,7 +27,9 @@ def test_view_shows_what_the_run_is_about() -> None:
     for part in (
         "eth1", "hook xdp", "stamp trailer", "relative", "+12.01 ppm", "20 ppb", "PHASE_STEP", "250 µs",
         "40 produced = 40 drained + 0 lost", "rps_cpus 0 → 2 applied", "kept", "irqbalance",
-        "p99", "█", "ended: SIGINT",
+        "p99", "█", "ended: SIGINT", "/dev/ptp0 extended against raw, dialled -1250.2 ppb",
+        "eth1 trailer 2:3 − eth1 trailer 9:1 5000123 ns ± 20.1 µs, -320 ppb ± 25 ppb",
+        "UTC − realtime -1234 ns ± 812 ns",
     ):  # fmt: skip
         assert part in text, part
 

@@ -37,6 +37,7 @@ CONFIG_DTYPE = np.dtype(
 COUNTERS_DTYPE = np.dtype([("stamped", "<u8"), ("failed", "<u8"), ("burned", "<u8")])
 
 PORT = 20000
+SECOND_PORT = 21000
 NOISE_PORT = 30000
 CONSUMER_FIFO = 20
 SENDER_FIFO = 10
@@ -144,6 +145,7 @@ class Testbed:
     noise_cpu: int = field(init=False)
     _counters: npt.NDArray[np.void] = field(init=False)
     _cleanup: contextlib.ExitStack = field(init=False)
+    _second: bool = field(init=False, default=False)
     _binaries: dict[str, Path] = field(init=False)
     _programs: dict[str, Program] = field(init=False)
 
@@ -176,29 +178,41 @@ class Testbed:
         )
         self.noise_pair = add_veth(self.gen, self.cap, "noise0", "noise1", net=1, queues=1)
 
-        programs = TestbedObject(objectfile)
-        self._cleanup.callback(programs.close)
-        config = programs.map("tb_config", CONFIG_DTYPE)
-        config["port"], config["flows"], config["queues"] = PORT, self.flows, self.queues
-        config["device_id"], config["port_id"] = self.device_id, self.port_id
-        config["burn_ns"] = self.burn_us * 1000
+        programs, self.phc = self._switch(objectfile, PORT, self.device_id, self.drift_ppb, self.seed)
+        programs.map("tb_config", CONFIG_DTYPE)["burn_ns"] = self.burn_us * 1000
         self._counters = programs.map("tb_counters", COUNTERS_DTYPE)
-
-        self.phc = SimulatedPhc(
-            programs.map("tb_phc", PHC_DTYPE),
-            self.drift_ppb,
-            self.wander_ppb_per_sqrt_s,
-            self.jump_ns,
-            self.jump_at_s,
-            self.seed,
-        )
-        self.phc.start()
-        self._cleanup.callback(self.phc.close)
-        self.gen.call(lambda: programs.attach("stamp_egress", socket.if_nametoindex(self.gen_if), TCX_EGRESS))
         self.cap.call(lambda: programs.attach("burn_ingress", socket.if_nametoindex("noise1"), TCX_INGRESS))
         if self.rps_cpu is not None:
             self.set_rps(1 << self.rps_cpu)
         self._cleanup.callback(self._stop_all)
+
+    def _switch(
+        self, objectfile: Path, port: int, device_id: int, drift_ppb: int, seed: int
+    ) -> tuple[TestbedObject, SimulatedPhc]:
+        """A switch that stamps the flows from a port on, by a clock of its own that runs from now."""
+        programs = TestbedObject(objectfile)
+        self._cleanup.callback(programs.close)
+        config = programs.map("tb_config", CONFIG_DTYPE)
+        config["port"], config["flows"], config["queues"] = port, self.flows, self.queues
+        config["device_id"], config["port_id"] = device_id, self.port_id
+        jump = (self.jump_ns, self.jump_at_s) if port == PORT else (0, 0.0)
+        phc = SimulatedPhc(
+            programs.map("tb_phc", PHC_DTYPE), drift_ppb, self.wander_ppb_per_sqrt_s, *jump, seed
+        )
+        phc.start()
+        self._cleanup.callback(phc.close)
+        self.gen.call(lambda: programs.attach("stamp_egress", socket.if_nametoindex(self.gen_if), TCX_EGRESS))
+        return programs, phc
+
+    def add_switch(self, device_id: int, drift_ppb: int) -> SimulatedPhc:
+        """A second switch in front of the same interface, with its own clock; returns that clock.
+
+        Its traffic comes from a sender of its own, as fast as the first one's, and starts with it.
+        """
+        (objectfile,) = built("bpf/testbed.bpf.o")
+        _, phc = self._switch(objectfile, SECOND_PORT, device_id, drift_ppb, self.seed + 1)
+        self._second = True
+        return phc
 
     def __exit__(self, *exc: object) -> None:
         self._cleanup.close()
@@ -278,11 +292,14 @@ class Testbed:
 
     def start_traffic(self, seconds: float = 0) -> None:
         """Start the sender (`seconds` = 0: until stopped)."""
-        args = self._sender_args(self.pair, PORT, self.flows, self.rate_pps, self.sender_cpu)
-        self._start("sender", self.gen, [*args, "--fifo", str(SENDER_FIFO), "--seconds", str(seconds)])
+        for role, port in (("sender", PORT), ("second sender", SECOND_PORT))[: 1 + self._second]:
+            args = self._sender_args(self.pair, port, self.flows, self.rate_pps, self.sender_cpu)
+            self._start(role, self.gen, [*args, "--fifo", str(SENDER_FIFO), "--seconds", str(seconds)])
 
     def stop_traffic(self) -> dict[str, Any]:
-        """End the sender; return its figures: sent, failed, schedule_resets, seconds."""
+        """End the sender; return the first one's figures: sent, failed, schedule_resets, seconds."""
+        if self._second:
+            self._programs.pop("second sender").stop()
         return self._programs.pop("sender").stop()[-1]
 
     def start_noise(self) -> None:
