@@ -27,7 +27,7 @@ build/.deps: tools/install-deps.sh
 	@mkdir -p build && touch $@
 deps: build/.deps
 
-$(VENV)/.installed: build/.deps pyproject.toml setup.py agent/ffi/build_native.py agent/ffi/native.c agent/ffi/native.h bpf/records.h
+$(VENV)/.installed: build/.deps pyproject.toml setup.py agent/ffi/build_native.py $(wildcard agent/ffi/*.[ch]) bpf/records.h
 	test -x $(BIN)/python || $(PYTHON) -m venv --system-site-packages $(VENV)
 	$(BIN)/pip install --quiet --editable '.[dev]' --config-settings editable_mode=compat
 	@touch $@

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Literal
 
+from agent.clock.forecast import Forecast, Mixture
 from agent.clock.jumps import (
     CUSUM_CLIP,
     CUSUM_LIMIT,
@@ -22,8 +23,8 @@ from agent.clock.jumps import (
     name_step,
     shape_of,
 )
-from agent.clock.kalman import BankState, Estimate
-from agent.clock.track import Suspect, Track
+from agent.clock.kalman import Estimate
+from agent.clock.track import Suspect, Track, TrackState
 
 State = Literal["init", "tracking", "relative", "holdover", "software", "invalid"]
 
@@ -70,7 +71,7 @@ class Sample:
 class Verdict:
     """What became of sample `index`: its tag, if any, and the weight that it had in the estimate (0..1).
 
-    `size_ns` as in `Tag`.
+    `size_ns` as in `Tag`. `estimate` is (offset in ns, sigma in ns) right after a sample that counted, else None.
     """
 
     index: int
@@ -79,6 +80,7 @@ class Verdict:
     size_ns: int
     cause: str
     weight: float
+    estimate: tuple[int, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class _Accepted:
 
     sample: Suspect
     normalised: float
-    before: tuple[int, BankState]
+    before: TrackState
     verdict: Verdict
 
 
@@ -116,13 +118,15 @@ class Estimator:
     the offset, `resets` those of the drift; `accepted` samples are in the estimate.
     """
 
-    def __init__(self, *, tai_utc_s: int = 0, local_is_realtime: bool = False) -> None:
-        self.track = Track()
+    def __init__(
+        self, *, tai_utc_s: int = 0, local_is_realtime: bool = False, mixture: Mixture | None = None
+    ) -> None:
+        self.track = Track(mixture)
         self.tai_utc_s = tai_utc_s
         self._local_is_realtime = local_is_realtime
         self._fastest = _FastestRead()
         self._held: list[Suspect] = []
-        self._held_from: tuple[int, BankState] | None = None
+        self._held_from: TrackState | None = None
         self._recent: list[_Accepted] = []
         self._last_hw_ns: int | None = None
         self._interval_ns = 0.0
@@ -175,9 +179,13 @@ class Estimator:
         """Return (offset in ns, sigma in ns) predicted for `local_ns`, not before the last sample."""
         return self.track.offset_at(local_ns)
 
+    def forecast(self, local_ns: int) -> Forecast | None:
+        """Return what is expected after `local_ns`, not before the last sample; None before the first one."""
+        return None if self.accepted_ns is None else self.track.forecast(local_ns)
+
     def steer(self, drift_ppb: float) -> None:
         """Add a known change of drift, dialled into one of the clocks since the last sample."""
-        self.track.bank.steer(drift_ppb)
+        self.track.steer(drift_ppb)
 
     @property
     def suspected_ns(self) -> int:
@@ -239,10 +247,9 @@ class Estimator:
             return [self._verdict(index, sample.local_ns, 1.0)]
         before = track.save()
         track.advance(sample.local_ns)
-        residual, predicted_var = track.residual(offset_ns)
-        var = nominal * track.noise.scale + extra
+        residual, spread_var = track.residual(offset_ns, nominal, extra)
         half_delay = (sample.read_delay_ns or 0) / 2.0
-        spread = sqrt(predicted_var + var)
+        spread = sqrt(spread_var)
         delay = sample.read_delay_ns or 0
         suspect = Suspect(index, sample.local_ns, offset_ns, residual, nominal, extra, delay)
         if abs(residual) > max(GATE_SIGMAS * spread, half_delay):
@@ -272,10 +279,11 @@ class Estimator:
         return out
 
     def _verdict(self, index: int, local_ns: int, weight: float) -> Verdict:
+        estimate = self.track.offset_at(local_ns)
         if self.epoch_unset:
             cause = "the hardware clock counts from 1970: drift is usable, offset is not"
-            return Verdict(index, local_ns, "epoch_unset", 0, cause, weight)
-        return Verdict(index, local_ns, None, 0, "", weight)
+            return Verdict(index, local_ns, "epoch_unset", 0, cause, weight, estimate)
+        return Verdict(index, local_ns, None, 0, "", weight, estimate)
 
     def _returned(self) -> list[Verdict]:
         """Judge held samples after which a fitting one came: they were bounces."""
@@ -338,7 +346,8 @@ class Estimator:
             self.track.advance(s.local_ns)
             weight = self._accept(s)
             if s is held[0] and kind is not None:
-                out.append(Verdict(s.index, s.local_ns, kind, size, cause, weight))
+                estimate = self.track.offset_at(s.local_ns)
+                out.append(Verdict(s.index, s.local_ns, kind, size, cause, weight, estimate))
             else:
                 out.append(self._verdict(s.index, s.local_ns, weight))
         return out
