@@ -11,6 +11,7 @@ from math import sqrt
 from typing import Literal
 
 from agent.clock.forecast import Forecast, Mixture
+from agent.clock.gate import Gate
 from agent.clock.jumps import (
     CUSUM_CLIP,
     CUSUM_LIMIT,
@@ -37,12 +38,16 @@ _NOISE_PER_DELAY = 0.02
 _DEFAULT_NOISE_NS = 30.0
 # Huber's limit for two-sided noise, in sqrt(S).
 _HUBER = 2.5
+# A sample this many sqrt(S) off tells by the next one whether this clock moves or its stamps are bad.
+_FAR_SIGMAS = 3.0
 # Fewer samples than this, or a drift known worse than this, and the clock is still being found.
 _INIT_SAMPLES = 4
 _INIT_DRIFT_SIGMA_PPB = 20_000.0
 # Silence of this length, or of this many usual intervals, is holdover.
 _HOLDOVER_AFTER_NS = 1_000_000_000
 _HOLDOVER_INTERVALS = 4.0
+# Suspects on one side whose sizes differ by less than this factor say that the offset moved.
+_ALIKE = 4
 _SOFTWARE_AFTER = 3
 MAX_HOLDOVER_NS = 1_800_000_000_000
 # p99 of a normal, with room for Q and R being estimates themselves (measured in the unit tests).
@@ -125,9 +130,11 @@ class Estimator:
         self.tai_utc_s = tai_utc_s
         self._local_is_realtime = local_is_realtime
         self._fastest = _FastestRead()
+        self._gate = Gate()
         self._held: list[Suspect] = []
         self._held_from: TrackState | None = None
         self._recent: list[_Accepted] = []
+        self._far: tuple[int, int] | None = None
         self._last_hw_ns: int | None = None
         self._interval_ns = 0.0
         self._last_local_ns = 0
@@ -180,8 +187,23 @@ class Estimator:
         return self.track.offset_at(local_ns)
 
     def forecast(self, local_ns: int) -> Forecast | None:
-        """Return what is expected after `local_ns`, not before the last sample; None before the first one."""
-        return None if self.accepted_ns is None else self.track.forecast(local_ns)
+        """Return what is expected after `local_ns`, not before the last sample; None before the first one.
+
+        While suspects are held, they may be a step: the forecast starts from there if that is the likelier, and its
+        p99 has room for both.
+        """
+        if self.accepted_ns is None:
+            return None
+        forecast = self.track.forecast(local_ns)
+        return forecast.moved(self._likely_step_ns(), self.suspected_ns) if self._held else forecast
+
+    def _likely_step_ns(self) -> int:
+        held = [s.residual_ns for s in self._held]
+        if len(held) == 1:
+            return held[0] if self._gate.follows else 0
+        if min(held) * max(held) < 0:
+            return 0
+        return held[-1] if max(map(abs, held)) > 2 * min(map(abs, held)) else sum(held) // len(held)
 
     def steer(self, drift_ppb: float) -> None:
         """Add a known change of drift, dialled into one of the clocks since the last sample."""
@@ -251,25 +273,38 @@ class Estimator:
         half_delay = (sample.read_delay_ns or 0) / 2.0
         spread = sqrt(spread_var)
         delay = sample.read_delay_ns or 0
-        suspect = Suspect(index, sample.local_ns, offset_ns, residual, nominal, extra, delay)
-        if abs(residual) > max(GATE_SIGMAS * spread, half_delay):
+        suspect = Suspect(index, sample.local_ns, offset_ns, residual, spread, nominal, extra, delay)
+        if abs(residual) > max(self._gate.sigmas(track.noise.triples) * spread, half_delay):
             out = self._settle()
             if not self._held:
                 self._held_from = before
             self._held.append(suspect)
             return out + (self._judge() if len(self._held) > LOOK_AHEAD else [])
         out = self._returned() if self._held else []
+        self._look_back(residual)
         verdict = self._verdict(index, sample.local_ns, self._accept(suspect))
-        self._recent.append(_Accepted(suspect, residual / spread, before, verdict))
+        self._gate.saw(abs(residual) / spread)
+        if abs(residual) > _FAR_SIGMAS * spread and verdict.estimate is not None:
+            self._far = residual, verdict.estimate[0] - (offset_ns - residual)
+        self._recent.append(_Accepted(suspect, residual / (spread * self._gate.wide), before, verdict))
         if len(self._recent) < CUSUM_SPAN:
             return out
         if self._small_step():
             return out + self._judge_small()
         return [*out, self._recent.pop(0).verdict]
 
+    def _look_back(self, residual: int) -> None:
+        """Learn whether the last sample, if it stood far off, stood where this one does."""
+        if self._far is not None:
+            size, correction = self._far
+            self._far = None
+            self._gate.judged(stayed=(residual + correction) * size > size * size // 2)
+
     def _accept(self, s: Suspect) -> float:
         self.accepted_ns = s.local_ns
         self.accepted += 1
+        if self._gate.follows and abs(s.residual_ns) > _HUBER * s.spread_ns:
+            self.track.admit(abs(s.residual_ns))
         return self.track.accept(s.offset_ns, s.nominal_var, s.extra_var, _HUBER, _HUBER)
 
     def _settle(self) -> list[Verdict]:
@@ -292,6 +327,9 @@ class Estimator:
             tolerance = max(4.0 * sqrt(s.nominal_var * self.track.noise.scale), s.read_delay_ns / 2.0)
             kind, cause = name_bounce(-s.residual_ns, tolerance)
             out.append(Verdict(s.index, s.local_ns, kind, -s.residual_ns, cause, 0.0))
+            self._gate.saw(abs(s.residual_ns) / s.spread_ns)
+        if self._held:
+            self._gate.judged(stayed=False)
         self._held.clear()
         return out
 
@@ -309,7 +347,7 @@ class Estimator:
         held = self._held
         self._held = []
         if len(held) < 2 or self._held_from is None:
-            return [self._outlier(s) for s in held]
+            return [self._outlier(s, 0.0) for s in held]
         track = self.track
         times = [track.seconds(s.local_ns) for s in held]
         noise = max(s.nominal_var for s in held) * track.noise.scale
@@ -318,7 +356,8 @@ class Estimator:
         tolerance = max(GATE_SIGMAS * sqrt(noise), half_delay, 3.0 * drift_sigma * (times[-1] - times[0]))
         shape, slope = shape_of(times, [s.residual_ns for s in held], tolerance)
         if shape == "erratic" or (len(held) <= 2 and shape != "step"):
-            return [self._outlier(s) for s in held]
+            return self._noise(held)
+        self._gate.judged(stayed=True)
         onset = held[0]
         track.restore(self._held_from)
         track.advance(onset.local_ns)
@@ -338,6 +377,29 @@ class Estimator:
             if shape == "step_and_ramp":
                 track.release_drift(slope, 0.0)
         return self._replay(held, kind, size, cause)
+
+    def _noise(self, held: list[Suspect]) -> list[Verdict]:
+        """Take suspects that neither returned nor have a jump's shape as what they are, noise with long tails.
+
+        All on one side, the offset went there somehow; else they are only down-weighted.
+        """
+        sizes = [s.residual_ns for s in held]
+        for s in held:
+            self._gate.saw(abs(s.residual_ns) / s.spread_ns)
+        if len(held) <= LOOK_AHEAD:
+            return [self._outlier(s, 0.0) for s in held]
+        assert self._held_from is not None
+        track = self.track
+        track.restore(self._held_from)
+        track.advance(held[0].local_ns)
+        if max(sizes) * min(sizes) > 0 and max(map(abs, sizes)) < _ALIKE * min(map(abs, sizes)):
+            track.admit(max(map(abs, sizes)))
+            self._gate.judged(stayed=True)
+        out = []
+        for s in held:
+            track.advance(s.local_ns)
+            out.append(self._outlier(s, self._accept(s)))
+        return out
 
     def _replay(self, held: list[Suspect], kind: TagKind | None, size: int, cause: str) -> list[Verdict]:
         """Feed judged samples to the re-anchored track; the first carries the tag."""
@@ -386,10 +448,10 @@ class Estimator:
         self.steps += 1
         return self._replay(samples, kind, size, cause)
 
-    def _outlier(self, s: Suspect) -> Verdict:
-        return Verdict(
-            s.index, s.local_ns, "outlier", -s.residual_ns, "fits neither a jump nor the noise", 0.0
-        )
+    def _outlier(self, s: Suspect, weight: float) -> Verdict:
+        cause = "fits neither a jump nor the noise"
+        estimate = self.track.offset_at(s.local_ns) if weight else None
+        return Verdict(s.index, s.local_ns, "outlier", -s.residual_ns, cause, weight, estimate)
 
 
 def timescale_of(ahead_ns: int, tai_utc_s: int) -> Literal["tai", "utc", "unknown"]:

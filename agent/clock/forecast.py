@@ -56,6 +56,16 @@ class Forecast:
     expert_offset_ns: npt.NDArray[np.int64]
     weights: npt.NDArray[np.float64]
 
+    def moved(self, by_ns: int, unsure_ns: int) -> Forecast:
+        """Return the forecast from another offset, with a bound that is wider by `unsure_ns`."""
+        return Forecast(
+            self.offset_ns + by_ns,
+            self.sigma_ns,
+            self.p99_ns + unsure_ns,
+            np.where(self.weights > 0.0, self.expert_offset_ns + by_ns, 0),
+            self.weights,
+        )
+
 
 class Mixture:
     """The experts besides the bank, and the mixture of all per horizon.

@@ -257,6 +257,11 @@ class NoiseScale:
         self._first: tuple[float, float, float] | None = None
         self._second: tuple[float, float, float] | None = None
 
+    @property
+    def triples(self) -> float:
+        """Of how many samples the figure is, up to its memory."""
+        return self._count - 3.0
+
     def noise(self, nominal_var: float, extra_var: float) -> SampleNoise:
         """Return the noise of a sample whose `nominal_var` scales with what was seen, `extra_var` not."""
         return SampleNoise(nominal_var * self.scale, extra_var, self.white_share, self.walk_share)

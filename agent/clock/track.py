@@ -21,6 +21,7 @@ class Suspect:
     local_ns: int
     offset_ns: int
     residual_ns: int
+    spread_ns: float
     nominal_var: float
     extra_var: float
     read_delay_ns: int
@@ -123,6 +124,11 @@ class Track:
         self._base_ns += by_ns
         self._jumped = True
         self.bank.release_offset()
+        self.noise.forget_neighbours()
+
+    def admit(self, size_ns: float) -> None:
+        """Admit that the offset is off by about `size_ns`, nobody knows why."""
+        self.bank.release_drift(0.0, size_ns * size_ns)
         self.noise.forget_neighbours()
 
     def release_drift(self, slope_ppb: float, residual_ns: float) -> None:
