@@ -20,20 +20,19 @@ from agent.clock.jumps import (
     LOOK_AHEAD,
     TagKind,
     grows,
+    matches_wrap,
     name_bounce,
     name_step,
     shape_of,
 )
 from agent.clock.kalman import Estimate
+from agent.clock.readdelay import ReadDelay, ReadNoise
 from agent.clock.track import Suspect, Track, TrackState
 
 State = Literal["init", "tracking", "relative", "holdover", "software", "invalid"]
 
 # Stamps below this (1975) come from a clock that nobody has set: it counts from 1970 or from its power-on.
 EPOCH_UNSET_BELOW_NS = 5 * 365 * 86_400 * 1_000_000_000
-# Noise of a read that took no longer than the fastest: PHC reads jitter by some percent of their delay.
-_NOISE_FLOOR_NS = 20.0
-_NOISE_PER_DELAY = 0.02
 # Without a read delay: a hardware stamp against a good local stamp.
 _DEFAULT_NOISE_NS = 30.0
 # Huber's limit for two-sided noise, in sqrt(S).
@@ -46,14 +45,12 @@ _INIT_DRIFT_SIGMA_PPB = 20_000.0
 # Silence of this length, or of this many usual intervals, is holdover.
 _HOLDOVER_AFTER_NS = 1_000_000_000
 _HOLDOVER_INTERVALS = 4.0
-# Suspects on one side whose sizes differ by less than this factor say that the offset moved.
-_ALIKE = 4
+# So many samples in a row that fit nothing: the clock is elsewhere, or its noise is another.
+_LOST_AFTER = 32
 _SOFTWARE_AFTER = 3
 MAX_HOLDOVER_NS = 1_800_000_000_000
 # p99 of a normal, with room for Q and R being estimates themselves (measured in the unit tests).
 P99_SIGMAS = 2.576 * 1.1
-# The fastest read is searched among the last one to two of these.
-_DELAY_BLOCK = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,24 +95,6 @@ class _Accepted:
     verdict: Verdict
 
 
-class _FastestRead:
-    """The smallest read delay of the last one to two blocks of samples."""
-
-    __slots__ = ("_count", "_current", "_previous")
-
-    def __init__(self) -> None:
-        self._current: int | None = None
-        self._previous: int | None = None
-        self._count = 0
-
-    def add(self, delay_ns: int) -> int:
-        if self._count == _DELAY_BLOCK:
-            self._previous, self._current, self._count = self._current, None, 0
-        self._count += 1
-        self._current = delay_ns if self._current is None else min(self._current, delay_ns)
-        return self._current if self._previous is None else min(self._current, self._previous)
-
-
 class Estimator:
     """Offset and drift of a hardware clock against an unsteered local clock, with verdicts.
 
@@ -129,18 +108,18 @@ class Estimator:
         self.track = Track(mixture)
         self.tai_utc_s = tai_utc_s
         self._local_is_realtime = local_is_realtime
-        self._fastest = _FastestRead()
+        self._reads = ReadDelay()
         self._gate = Gate()
         self._held: list[Suspect] = []
         self._held_from: TrackState | None = None
         self._recent: list[_Accepted] = []
         self._far: tuple[int, int] | None = None
+        self._rejected = 0
         self._last_hw_ns: int | None = None
         self._interval_ns = 0.0
         self._last_local_ns = 0
         self._missing_in_a_row = 0
         self.accepted_ns: int | None = None
-        self.read_delay_floor_ns = 0
         self.count = 0
         self.accepted = 0
         self.steps = 0
@@ -198,12 +177,17 @@ class Estimator:
         return forecast.moved(self._likely_step_ns(), self.suspected_ns) if self._held else forecast
 
     def _likely_step_ns(self) -> int:
-        held = [s.residual_ns for s in self._held]
-        if len(held) == 1:
-            return held[0] if self._gate.follows else 0
-        if min(held) * max(held) < 0:
+        """Return by how much the clock has probably stepped at the first suspect, 0 if they are probably bad."""
+        held = self._held
+        last = held[-1].residual_ns
+        if len(held) > 1:
+            sizes = [s.residual_ns for s in held]
+            noise = sum(s.nominal_var * self.track.noise.scale + s.extra_var for s in held[-2:])
+            if abs(last - sizes[-2]) <= GATE_SIGMAS * sqrt(noise):
+                return sum(sizes) // len(sizes)
+        elif matches_wrap(last, 0.0):
             return 0
-        return held[-1] if max(map(abs, held)) > 2 * min(map(abs, held)) else sum(held) // len(held)
+        return last if self._gate.believes_steps else 0
 
     def steer(self, drift_ppb: float) -> None:
         """Add a known change of drift, dialled into one of the clocks since the last sample."""
@@ -213,6 +197,11 @@ class Estimator:
     def suspected_ns(self) -> int:
         """How far off the estimate is if what is held now turns out to be the clock."""
         return max((abs(s.residual_ns) for s in self._held), default=0)
+
+    @property
+    def read_delay_floor_ns(self) -> int:
+        """The fastest read of late."""
+        return self._reads.fastest_ns
 
     def bound_ns(self, sigma_ns: float) -> float:
         """Return the p99 bound for a prediction of this sigma: half the fastest read may be asymmetry."""
@@ -245,21 +234,17 @@ class Estimator:
         elif self._local_is_realtime:
             self.timescale = timescale_of(hw_ns - local_ns, self.tai_utc_s)
 
-    def _variances(self, sample: Sample) -> tuple[float, float]:
-        """Return (variance to be scaled by the noise seen, variance by this read's own excess delay)."""
+    def _noise_of(self, sample: Sample) -> ReadNoise:
         delay = sample.read_delay_ns
         if delay is None:
-            return (_DEFAULT_NOISE_NS**2 if sample.var is None else sample.var), 0.0
-        fastest = self._fastest.add(delay)
-        self.read_delay_floor_ns = fastest
-        if sample.var is not None:
-            return sample.var, 0.0
-        floor = max(_NOISE_FLOOR_NS, _NOISE_PER_DELAY * fastest)
-        return floor * floor, ((delay - fastest) / 2.0) ** 2
+            return ReadNoise(0.0, _DEFAULT_NOISE_NS**2 if sample.var is None else sample.var, 0.0, 0.0)
+        noise = self._reads.noise(delay)
+        return noise if sample.var is None else ReadNoise(0.0, sample.var, 0.0, 0.0)
 
     def _take(self, index: int, sample: Sample, hw_ns: int) -> list[Verdict]:
-        offset_ns = sample.local_ns - hw_ns
-        nominal, extra = self._variances(sample)
+        noise = self._noise_of(sample)
+        nominal, extra = noise.nominal_var, noise.extra_var
+        offset_ns = sample.local_ns - hw_ns - round(noise.bias_ns)
         track = self.track
         if self.accepted_ns is None or sample.local_ns - self.accepted_ns > MAX_HOLDOVER_NS:
             track.start(sample.local_ns, offset_ns, nominal + extra)
@@ -280,8 +265,9 @@ class Estimator:
                 self._held_from = before
             self._held.append(suspect)
             return out + (self._judge() if len(self._held) > LOOK_AHEAD else [])
-        out = self._returned() if self._held else []
+        out = self._returned()
         self._look_back(residual)
+        self._reads.learn(noise.half_excess_ns, residual + noise.bias_ns, spread_var - extra)
         verdict = self._verdict(index, sample.local_ns, self._accept(suspect))
         self._gate.saw(abs(residual) / spread)
         if abs(residual) > _FAR_SIGMAS * spread and verdict.estimate is not None:
@@ -298,12 +284,12 @@ class Estimator:
         if self._far is not None:
             size, correction = self._far
             self._far = None
-            self._gate.judged(stayed=(residual + correction) * size > size * size // 2)
+            self._gate.looked_back(stayed=(residual + correction) * size > size * size // 2)
 
     def _accept(self, s: Suspect) -> float:
         self.accepted_ns = s.local_ns
         self.accepted += 1
-        if self._gate.follows and abs(s.residual_ns) > _HUBER * s.spread_ns:
+        if self._gate.believes_moves and abs(s.residual_ns) > _HUBER * s.spread_ns:
             self.track.admit(abs(s.residual_ns))
         return self.track.accept(s.offset_ns, s.nominal_var, s.extra_var, _HUBER, _HUBER)
 
@@ -323,14 +309,19 @@ class Estimator:
     def _returned(self) -> list[Verdict]:
         """Judge held samples after which a fitting one came: they were bounces."""
         out = []
+        tell = self._gate.tells_bounces
         for s in self._held:
             tolerance = max(4.0 * sqrt(s.nominal_var * self.track.noise.scale), s.read_delay_ns / 2.0)
             kind, cause = name_bounce(-s.residual_ns, tolerance)
-            out.append(Verdict(s.index, s.local_ns, kind, -s.residual_ns, cause, 0.0))
+            if tell or kind == "wrap":
+                out.append(Verdict(s.index, s.local_ns, kind, -s.residual_ns, cause, 0.0))
+            else:
+                out.append(self._outlier(s, 0.0))
             self._gate.saw(abs(s.residual_ns) / s.spread_ns)
-        if self._held:
+        if self._held or self._rejected:
             self._gate.judged(stayed=False)
         self._held.clear()
+        self._rejected = 0
         return out
 
     def _judge_overdue(self, index: int) -> list[Verdict]:
@@ -347,7 +338,7 @@ class Estimator:
         held = self._held
         self._held = []
         if len(held) < 2 or self._held_from is None:
-            return [self._outlier(s, 0.0) for s in held]
+            return self._noise(held)
         track = self.track
         times = [track.seconds(s.local_ns) for s in held]
         noise = max(s.nominal_var for s in held) * track.noise.scale
@@ -358,6 +349,7 @@ class Estimator:
         if shape == "erratic" or (len(held) <= 2 and shape != "step"):
             return self._noise(held)
         self._gate.judged(stayed=True)
+        self._rejected = 0
         onset = held[0]
         track.restore(self._held_from)
         track.advance(onset.local_ns)
@@ -379,22 +371,21 @@ class Estimator:
         return self._replay(held, kind, size, cause)
 
     def _noise(self, held: list[Suspect]) -> list[Verdict]:
-        """Take suspects that neither returned nor have a jump's shape as what they are, noise with long tails.
+        """Judge suspects that neither returned nor have a jump's shape.
 
-        All on one side, the offset went there somehow; else they are only down-weighted.
+        They are left out, as a burst of queueing that no read delay shows. But where the clock is known to go such
+        ways, or nothing has fitted for long, they are followed.
         """
-        sizes = [s.residual_ns for s in held]
         for s in held:
             self._gate.saw(abs(s.residual_ns) / s.spread_ns)
-        if len(held) <= LOOK_AHEAD:
+        self._rejected += len(held)
+        if self._held_from is None or (not self._gate.believes_moves and self._rejected < _LOST_AFTER):
             return [self._outlier(s, 0.0) for s in held]
-        assert self._held_from is not None
+        self._rejected = 0
         track = self.track
         track.restore(self._held_from)
         track.advance(held[0].local_ns)
-        if max(sizes) * min(sizes) > 0 and max(map(abs, sizes)) < _ALIKE * min(map(abs, sizes)):
-            track.admit(max(map(abs, sizes)))
-            self._gate.judged(stayed=True)
+        track.admit(max(abs(s.residual_ns) for s in held))
         out = []
         for s in held:
             track.advance(s.local_ns)

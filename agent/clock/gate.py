@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import exp
 
 from agent.clock.jumps import GATE_SIGMAS
@@ -15,21 +16,43 @@ _NEAR_GATE = 0.75
 _SAMPLES_PER_NEAR = 2000.0
 _WIDENING = 0.15
 _MAX_WIDE = 4.0
-# Stays and returns are remembered over this part of an event's inverse.
+# By each event, those before it lose this part.
 _EVENT_FADE = 0.03
+# Samples beyond the gate that came to nothing, faded over so many samples, beyond which they are usual.
+_TRUST_SAMPLES = 1000.0
+_TRUSTED = 0.75
 # A return from beyond so many gates was no noise.
 _NO_NOISE = 3.0
+
+
+@dataclass(slots=True)
+class _Odds:
+    """Two counts that fade."""
+
+    yes: float
+    no: float
+
+    def add(self, yes: bool) -> None:
+        self.yes += yes - _EVENT_FADE * self.yes
+        self.no += (not yes) - _EVENT_FADE * self.no
+
+    @property
+    def favours(self) -> bool:
+        return self.yes > self.no
 
 
 class Gate:
     """The limit of normalised residuals, for clocks with Gaussian noise and with long tails."""
 
-    __slots__ = ("_returns", "_stays", "wide")
+    __slots__ = ("_exceeded", "_moved", "_stood", "wide")
 
     def __init__(self) -> None:
         self.wide = 1.0
         """How much wider than for Gaussian noise the tails are, 1 to 4."""
-        self._stays, self._returns = 0.0, 1.0
+        # A clock that nobody told anything about is taken to have stepped when it looks so, until one came back.
+        self._stood = _Odds(1.0, 0.0)
+        self._moved = _Odds(0.0, 1.0)
+        self._exceeded = 1.0
 
     def sigmas(self, triples: float) -> float:
         """Return the gate in sqrt(S) when the noise is known from `triples` samples and their neighbours."""
@@ -38,22 +61,35 @@ class Gate:
 
     def saw(self, normalised: float) -> None:
         """Learn from |residual| / sqrt(S) of a sample that was no jump."""
+        self._exceeded -= self._exceeded / _TRUST_SAMPLES
         gate = GATE_SIGMAS * self.wide
+        if normalised > gate:
+            self._exceeded += 1.0
         if normalised > _NO_NOISE * gate:
             return
         near = normalised > _NEAR_GATE * gate
-        factor = exp(_WIDENING if near else -_WIDENING / _SAMPLES_PER_NEAR)
+        factor: float = exp(_WIDENING if near else -_WIDENING / _SAMPLES_PER_NEAR)
         self.wide = min(max(self.wide * factor, 1.0), _MAX_WIDE)
 
     def judged(self, *, stayed: bool) -> None:
-        """Remember whether the sample after one that stood off stood there too, or was back."""
-        self._stays += _EVENT_FADE * -self._stays + stayed
-        self._returns += _EVENT_FADE * -self._returns + (not stayed)
+        """Remember whether what stood beyond the gate stayed there, or was back after some samples."""
+        self._stood.add(stayed)
+
+    def looked_back(self, *, stayed: bool) -> None:
+        """Remember whether the sample after one that stood off, within the gate, stood there too."""
+        self._moved.add(stayed)
 
     @property
-    def follows(self) -> bool:
-        """Whether a sample that stands off is more likely where the clock went than a bad one.
+    def believes_steps(self) -> bool:
+        """Whether a sample beyond the gate is more likely a step than a bad stamp, by what came of such ones."""
+        return self._stood.favours
 
-        By what this clock did so far: where the oscillator is noisier than the stamps, it did go there.
-        """
-        return self._stays > self._returns
+    @property
+    def believes_moves(self) -> bool:
+        """Whether a sample off but within the gate is more likely the oscillator's noise than the stamp's."""
+        return self._moved.favours
+
+    @property
+    def tells_bounces(self) -> bool:
+        """Whether a single bad stamp is an event worth a tag: where they are usual, they are noise."""
+        return self._exceeded < _TRUSTED

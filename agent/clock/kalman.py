@@ -49,6 +49,15 @@ class Member:
     locked: bool = False
     share: float = 1.0
 
+    @property
+    def family(self) -> int:
+        """The number of its family, in the order that a bank wants."""
+        if self.wander_ns:
+            return int(_lib.AGENT_FAMILY_RETURNING)
+        if self.aging_ppb_s:
+            return int(_lib.AGENT_FAMILY_AGING)
+        return int(_lib.AGENT_FAMILY_LOCKED if self.locked else _lib.AGENT_FAMILY_FREE)
+
 
 def _decades(low: float, high: float, per_decade: int = 2) -> list[float]:
     """Return powers of 10 ** (1 / per_decade) from `low` to `high`."""
@@ -115,12 +124,8 @@ def _rows(members: tuple[Member, ...]) -> Any:
     rows = _ffi.new("struct agent_member[]", len(members))
     total = sum(m.share for m in members)
     for row, m in zip(rows, members, strict=True):
-        row.kind = _lib.AGENT_MEMBER_WALK
-        third = 0.0
-        if m.aging_ppb_s:
-            row.kind, third = _lib.AGENT_MEMBER_AGING, m.aging_ppb_s
-        elif m.wander_ns:
-            row.kind, third = _lib.AGENT_MEMBER_REVERTING, m.wander_ns
+        row.family = m.family
+        third = m.aging_ppb_s or m.wander_ns
         row.white_var, row.walk_var, row.third_var = m.white_ns**2, m.walk_ppb**2, third**2
         row.tau_s = m.return_s
         row.drift_var = 0.0 if m.locked else _INITIAL_DRIFT_VAR
@@ -131,7 +136,7 @@ def _rows(members: tuple[Member, ...]) -> Any:
 class DriftBank:
     """A bank of offset/drift filters that are mixed by their own predictive likelihood.
 
-    `members` with two states come before those with three.
+    `members` are in the order of their families.
     """
 
     __slots__ = ("_moments", "members", "native", "started")

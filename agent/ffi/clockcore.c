@@ -38,7 +38,9 @@ enum {
 
 struct agent_bank {
 	int n, n_two;
+	int first[AGENT_FAMILIES + 1]; /* where a family begins; the last: where all end */
 	double time_s, memory;
+	double family_weight[AGENT_FAMILIES];
 	struct agent_member *members;
 	double *column[N_COLUMNS];
 	double cells[];
@@ -63,17 +65,18 @@ struct agent_bank *agent_bank_new(const struct agent_member *members, int n, dou
 		bank->column[c] = bank->cells + (size_t)c * n;
 	bank->members = (struct agent_member *)(bank->cells + (size_t)N_COLUMNS * n);
 	memcpy(bank->members, members, n * sizeof(*members));
-	while (bank->n_two < n && members[bank->n_two].kind == AGENT_MEMBER_WALK)
-		bank->n_two++;
 	for (i = 0; i < n; i++) {
-		if (i >= bank->n_two && members[i].kind == AGENT_MEMBER_WALK) {
+		if (i && members[i].family < members[i - 1].family) {
 			free(bank);
 			return NULL;
 		}
+		for (c = members[i].family + 1; c <= AGENT_FAMILIES; c++)
+			bank->first[c] = i + 1;
 		bank->column[WHITE][i] = members[i].white_var;
 		bank->column[WALK][i] = members[i].walk_var;
 		bank->column[THIRD_VAR][i] = members[i].third_var;
 	}
+	bank->n_two = bank->first[AGENT_FAMILY_AGING];
 	return bank;
 }
 
@@ -98,7 +101,7 @@ static double best_of(const double *score, int from, int to)
 	return best;
 }
 
-/* Keeps the members within LOG_RANGE of their group's best, and that one of the best of all. */
+/* Keeps the members within LOG_RANGE of their family's best, and that one of the best of all. */
 static void limit_range(double *score, int from, int to, double best)
 {
 	double own = best_of(score, from, to);
@@ -115,15 +118,18 @@ static void weigh(struct agent_bank *bank)
 	double best = best_of(score, 0, bank->n), sum = 0.0;
 	int i;
 
-	limit_range(score, 0, bank->n_two, best);
-	limit_range(score, bank->n_two, bank->n, best);
+	for (i = 0; i < AGENT_FAMILIES; i++)
+		limit_range(score, bank->first[i], bank->first[i + 1], best);
 	for (i = 0; i < bank->n; i++) {
 		weight[i] = exp(score[i]);
 		sum += weight[i];
 	}
 	sum = 1.0 / sum;
-	for (i = 0; i < bank->n; i++)
+	memset(bank->family_weight, 0, sizeof(bank->family_weight));
+	for (i = 0; i < bank->n; i++) {
 		weight[i] *= sum;
+		bank->family_weight[bank->members[i].family] += weight[i];
+	}
 }
 
 void agent_bank_start(struct agent_bank *bank, double time_s, double theta, double var)
@@ -140,9 +146,9 @@ void agent_bank_start(struct agent_bank *bank, double time_s, double theta, doub
 		bank->column[P11][i] = m->drift_var;
 		bank->column[SCORE][i] = m->log_prior;
 		/* The wander starts anywhere in its range; aging is unknown within 1 ppb/s. */
-		if (m->kind == AGENT_MEMBER_REVERTING)
+		if (m->family == AGENT_FAMILY_RETURNING)
 			bank->column[P22][i] = m->third_var * m->tau_s * 0.5;
-		else if (m->kind == AGENT_MEMBER_AGING)
+		else if (m->family == AGENT_FAMILY_AGING)
 			bank->column[P22][i] = 1.0;
 	}
 	weigh(bank);
@@ -159,7 +165,7 @@ static struct third third_over(const struct agent_member *m, double dt)
 	struct third t = {0};
 	double v = m->third_var;
 
-	if (m->kind == AGENT_MEMBER_AGING) {
+	if (m->family == AGENT_FAMILY_AGING) {
 		t.to_theta = 0.5 * dt * dt;
 		t.to_drift = dt;
 		t.kept = 1.0;
@@ -169,7 +175,7 @@ static struct third third_over(const struct agent_member *m, double dt)
 		t.q02 = v * dt * dt * dt / 6.0;
 		t.q01 = v * dt * dt * dt * dt / 8.0;
 		t.q00 = v * dt * dt * dt * dt * dt / 20.0;
-	} else if (m->kind == AGENT_MEMBER_REVERTING) {
+	} else if (m->family == AGENT_FAMILY_RETURNING) {
 		t.kept = exp(-dt / m->tau_s);
 		t.to_theta = t.kept - 1.0;
 		t.q00 = t.q02 = t.q22 = v * m->tau_s * 0.5 * (1.0 - t.kept * t.kept);
@@ -205,7 +211,7 @@ void agent_bank_advance(struct agent_bank *bank, double time_s)
 
 		const struct agent_member *m = &bank->members[i];
 
-		if (i == bank->n_two || m->kind != m[-1].kind || m->tau_s != m[-1].tau_s ||
+		if (i == bank->n_two || m->family != m[-1].family || m->tau_s != m[-1].tau_s ||
 		    m->third_var != m[-1].third_var)
 			t = third_over(m, dt);
 		a = t.to_theta, b = t.to_drift, c = t.kept;
@@ -239,15 +245,18 @@ static void add(struct sums *s, double weight, double at, double var)
 	s->square += weight * (var + at * at);
 }
 
-static void moments(const struct sums *two, const struct sums *three, double first, struct agent_moments *out)
+/* Of each family that has members, and of all. */
+static void moments(const struct sums *family, double first, struct agent_moments *out)
 {
-	struct sums group[AGENT_BANK_GROUPS] = {
-	    {two->weight + three->weight, two->mean + three->mean, two->square + three->square},
-	    *two,
-	    *three,
-	};
+	struct sums group[AGENT_BANK_GROUPS] = {0};
 	int g;
 
+	for (g = 0; g < AGENT_FAMILIES; g++) {
+		group[g] = family[g];
+		group[AGENT_BANK_ALL].weight += family[g].weight;
+		group[AGENT_BANK_ALL].mean += family[g].mean;
+		group[AGENT_BANK_ALL].square += family[g].square;
+	}
 	for (g = 0; g < AGENT_BANK_GROUPS; g++) {
 		double mean = group[g].mean / group[g].weight;
 		double var = group[g].square / group[g].weight - mean * mean;
@@ -260,7 +269,7 @@ static void moments(const struct sums *two, const struct sums *three, double fir
 void agent_bank_forecast(const struct agent_bank *bank, double horizon_s, struct agent_moments *out)
 {
 	double *const *col = bank->column;
-	struct sums two = {0}, three = {0};
+	struct sums family[AGENT_FAMILIES] = {0};
 	struct third t = {0};
 	double h = horizon_s, first = col[THETA][0];
 	int i;
@@ -270,13 +279,13 @@ void agent_bank_forecast(const struct agent_bank *bank, double horizon_s, struct
 		double var = col[P00][i] + h * (2.0 * col[P01][i] +
 						h * (col[P11][i] + col[WALK][i] * h / 3.0) + col[WHITE][i]);
 
-		add(&two, col[WEIGHT][i], at, var);
+		add(&family[bank->members[i].family], col[WEIGHT][i], at, var);
 	}
 	for (; i < bank->n; i++) {
 		const struct agent_member *m = &bank->members[i];
 		double at, var, a;
 
-		if (i == bank->n_two || m->kind != m[-1].kind || m->tau_s != m[-1].tau_s ||
+		if (i == bank->n_two || m->family != m[-1].family || m->tau_s != m[-1].tau_s ||
 		    m->third_var != m[-1].third_var)
 			t = third_over(m, h);
 		a = t.to_theta;
@@ -284,32 +293,21 @@ void agent_bank_forecast(const struct agent_bank *bank, double horizon_s, struct
 		var = col[P00][i] +
 		      h * (2.0 * col[P01][i] + h * (col[P11][i] + col[WALK][i] * h / 3.0) + col[WHITE][i]) +
 		      a * (2.0 * (col[P02][i] + h * col[P12][i]) + a * col[P22][i]) + t.q00;
-		add(&three, col[WEIGHT][i], at, var);
+		add(&family[m->family], col[WEIGHT][i], at, var);
 	}
-	moments(&two, &three, first, out);
+	moments(family, first, out);
 }
 
 void agent_bank_drift(const struct agent_bank *bank, struct agent_moments *out)
 {
 	double *const *col = bank->column;
-	struct sums two = {0}, three = {0};
+	struct sums family[AGENT_FAMILIES] = {0};
 	double first = col[DRIFT][0];
 	int i;
 
 	for (i = 0; i < bank->n; i++)
-		add(i < bank->n_two ? &two : &three, col[WEIGHT][i], col[DRIFT][i] - first, col[P11][i]);
-	moments(&two, &three, first, out);
-}
-
-/* The weight of the members with two states. */
-static double part_of_two(const struct agent_bank *bank)
-{
-	double part = 0.0;
-	int i;
-
-	for (i = 0; i < bank->n_two; i++)
-		part += bank->column[WEIGHT][i];
-	return part;
+		add(&family[bank->members[i].family], col[WEIGHT][i], col[DRIFT][i] - first, col[P11][i]);
+	moments(family, first, out);
 }
 
 /* What a member takes a sample's noise for, extra_var aside: what its own noise put into the figure goes out. */
@@ -319,7 +317,7 @@ static double own_noise(const struct agent_bank *bank, int i, double noise_var, 
 	double wander = bank->column[WHITE][i];
 	double r;
 
-	if (bank->members[i].kind == AGENT_MEMBER_REVERTING)
+	if (bank->members[i].family == AGENT_FAMILY_RETURNING)
 		wander += bank->column[THIRD_VAR][i];
 	r = noise_var - wander * white_share - bank->column[WALK][i] * walk_share;
 	return r > LEAST_NOISE * noise_var ? r : LEAST_NOISE * noise_var;
@@ -392,7 +390,9 @@ void agent_bank_admit(struct agent_bank *bank, double offset_var, double drift_v
 
 	for (i = 0; i < bank->n; i++) {
 		bank->column[P00][i] += offset_var;
-		bank->column[P11][i] += drift_var;
+		/* A locked clock's drift stays known: whether it is locked is for the weights to say. */
+		if (bank->members[i].drift_var > 0.0)
+			bank->column[P11][i] += drift_var;
 	}
 }
 
@@ -763,7 +763,41 @@ void agent_tracks_autoregression(const struct agent_tracks *t, const double *tim
 #define LATE_INTERVALS	2.0
 #define LEAST_SPACING_S 0.03
 
-static const double prior[AGENT_EXPERTS] = {0.04, 0.04, 0.42, 0.42, 0.04, 0.04};
+/* The voices: the experts, kalman2 and kalman3 by families. */
+enum {
+	HOLD,
+	LINE,
+	FREE,
+	LOCKED,
+	AGING,
+	RETURNING,
+	AUTOREGRESSION,
+	RECURRENT,
+};
+
+static const double prior[AGENT_VOICES] = {0.04, 0.04, 0.21, 0.21, 0.21, 0.21, 0.04, 0.04};
+static const int expert_of[AGENT_VOICES] = {
+    AGENT_EXPERT_HOLD,	  AGENT_EXPERT_ALR,	AGENT_EXPERT_KALMAN2, AGENT_EXPERT_KALMAN2,
+    AGENT_EXPERT_KALMAN3, AGENT_EXPERT_KALMAN3, AGENT_EXPERT_RLS,     AGENT_EXPERT_LSTM,
+};
+
+static int is_bank(int voice)
+{
+	return voice >= FREE && voice <= RETURNING;
+}
+
+/* What the voices expect at one time. The bank's tell a variance too, and how likely their family is by all samples. */
+struct choir {
+	double offset[AGENT_VOICES];
+	double var[AGENT_VOICES];
+	struct agent_moments all;
+};
+
+/* What comes of them at one horizon. */
+struct mixed {
+	double weight[AGENT_VOICES];
+	double offset, var;
+};
 
 void agent_mixture_start(struct agent_mixture *m)
 {
@@ -776,7 +810,7 @@ void agent_mixture_start(struct agent_mixture *m)
 		memset(h, 0, sizeof(*h));
 		h->span_s = span;
 		h->last_made_s = -INFINITY;
-		for (e = 0; e < AGENT_EXPERTS; e++)
+		for (e = 0; e < AGENT_VOICES; e++)
 			h->log_weight[e] = log(prior[e]);
 		h->ratio_var = 1.0;
 		h->ratio_count = RATIO_PRIOR;
@@ -784,76 +818,96 @@ void agent_mixture_start(struct agent_mixture *m)
 	}
 }
 
-static void mix(const struct agent_mixture *m, const struct agent_horizon *h, double two_part,
-		const struct agent_moments *bank_at, struct agent_forecast *out)
+static struct mixed mix(const struct agent_mixture *m, const struct agent_bank *bank,
+			const struct agent_horizon *h, const struct choir *c)
 {
-	double best = -INFINITY, sum = 0.0, mean = 0.0, base = NAN;
-	double log_weight[AGENT_EXPERTS];
-	int e;
+	struct mixed out = {0};
+	double log_weight[AGENT_VOICES];
+	double best = -INFINITY, sum = 0.0, mean = 0.0, of_bank = 0.0, log_var = 0.0, apart;
+	int v;
 
-	/* The bank's own evidence comes with every sample, long before scores at a long horizon do. */
-	memcpy(log_weight, h->log_weight, sizeof(log_weight));
-	log_weight[AGENT_EXPERT_KALMAN2] += log(LEAST_PART + (1.0 - LEAST_PART) * two_part);
-	log_weight[AGENT_EXPERT_KALMAN3] += log(LEAST_PART + (1.0 - LEAST_PART) * (1.0 - two_part));
-	for (e = 0; e < AGENT_EXPERTS; e++) {
-		double apart = out->expert[e] - bank_at->mean;
-		double against = 0.5 * apart * apart / (h->ratio_var * bank_at->var);
-
-		/* So far from the bank's figure, an expert has to have won before it is believed. */
-		if (e != AGENT_EXPERT_KALMAN2 && e != AGENT_EXPERT_KALMAN3 && isfinite(out->expert[e]))
-			log_weight[e] -= against < DISBELIEF ? against : DISBELIEF;
-	}
-	for (e = 0; e < AGENT_EXPERTS; e++)
-		if (m->enabled[e] && isfinite(out->expert[e]) && log_weight[e] > best) {
-			best = log_weight[e];
-			base = out->expert[e];
-		}
-	for (e = 0; e < AGENT_EXPERTS; e++) {
-		if (!m->enabled[e] || !isfinite(out->expert[e])) {
-			out->expert[e] = NAN;
-			out->weight[e] = 0.0;
+	for (v = 0; v < AGENT_VOICES; v++) {
+		log_weight[v] = -INFINITY;
+		if (!m->enabled[expert_of[v]] || !isfinite(c->offset[v]))
 			continue;
-		}
-		out->weight[e] = exp(log_weight[e] - best);
-		sum += out->weight[e];
-		mean += out->weight[e] * (out->expert[e] - base);
+		apart = c->offset[v] - c->all.mean;
+		log_weight[v] = h->log_weight[v];
+		/* The bank's own evidence comes with every sample, long before scores at a long horizon do... */
+		if (is_bank(v))
+			log_weight[v] += log(LEAST_PART + (1.0 - LEAST_PART) * bank->family_weight[v - FREE]);
+		/* ... and who is far from its figure has to have won before it is believed. */
+		log_weight[v] -= fmin(0.5 * apart * apart / (h->ratio_var * c->all.var), DISBELIEF);
+		best = fmax(best, log_weight[v]);
 	}
-	for (e = 0; e < AGENT_EXPERTS; e++)
-		out->weight[e] /= sum;
-	out->offset = base + mean / sum;
+	for (v = 0; v < AGENT_VOICES; v++) {
+		out.weight[v] = exp(log_weight[v] - best);
+		if (out.weight[v] <= 0.0)
+			continue;
+		sum += out.weight[v];
+		mean += out.weight[v] * (c->offset[v] - c->all.mean);
+		if (is_bank(v)) {
+			of_bank += out.weight[v];
+			log_var += out.weight[v] * log(c->var[v]);
+		}
+	}
+	mean /= sum;
+	out.offset = c->all.mean + mean;
+	/* The geometric mean, since a family that is hardly believed may have a variance that dwarfs all others. Who
+	 * tells none is taken to know as much as the bank. */
+	out.var = of_bank > 0.0 ? exp(log_var / of_bank) : c->all.var;
+	for (v = 0; v < AGENT_VOICES; v++) {
+		out.weight[v] /= sum;
+		if (out.weight[v] > 0.0) {
+			apart = c->offset[v] - out.offset;
+			out.var += out.weight[v] * apart * apart;
+		}
+	}
+	return out;
 }
 
-/* What each expert expects at `at_s`, and the bank's own figure; *ar is the autoregression's, NULL to ask it here. */
-static struct agent_moments consult(const struct agent_bank *bank, const struct agent_tracks *tracks,
-				    double at_s, const double *ar, const double *correction, double *expert)
+/* What each voice expects at `at_s`; *ar is the autoregression's, NULL to ask it here. */
+static void consult(const struct agent_bank *bank, const struct agent_tracks *tracks, double at_s,
+		    const double *ar, const double *correction, struct choir *c)
 {
 	struct agent_moments bank_at[AGENT_BANK_GROUPS];
+	int v;
 
 	agent_bank_forecast(bank, at_s - bank->time_s, bank_at);
-	agent_tracks_hold(tracks, &at_s, 1, &expert[AGENT_EXPERT_HOLD]);
-	agent_tracks_line(tracks, &at_s, 1, &expert[AGENT_EXPERT_ALR]);
-	expert[AGENT_EXPERT_KALMAN2] = bank_at[AGENT_BANK_TWO].mean;
-	expert[AGENT_EXPERT_KALMAN3] = bank_at[AGENT_BANK_THREE].mean;
+	c->all = bank_at[AGENT_BANK_ALL];
+	for (v = FREE; v <= RETURNING; v++) {
+		c->offset[v] = bank_at[v - FREE].mean;
+		c->var[v] = bank_at[v - FREE].var;
+	}
+	agent_tracks_hold(tracks, &at_s, 1, &c->offset[HOLD]);
+	agent_tracks_line(tracks, &at_s, 1, &c->offset[LINE]);
 	if (ar)
-		expert[AGENT_EXPERT_RLS] = *ar;
+		c->offset[AUTOREGRESSION] = *ar;
 	else
-		agent_tracks_autoregression(tracks, &at_s, 1, &expert[AGENT_EXPERT_RLS]);
-	expert[AGENT_EXPERT_LSTM] = correction ? bank_at[AGENT_BANK_ALL].mean + *correction : NAN;
-	return bank_at[AGENT_BANK_ALL];
+		agent_tracks_autoregression(tracks, &at_s, 1, &c->offset[AUTOREGRESSION]);
+	c->offset[RECURRENT] = correction ? c->all.mean + *correction : NAN;
 }
 
-static double mixed_var(const struct agent_forecast *f, const struct agent_moments *bank)
+/* The voices' figures as the experts' whose they are. */
+static void tell(const struct choir *c, const struct mixed *mixed, struct agent_forecast *out)
 {
-	double apart = f->offset - bank->mean;
+	int v, e;
 
-	return bank->var + apart * apart;
+	for (e = 0; e < AGENT_EXPERTS; e++)
+		out->expert[e] = out->weight[e] = 0.0;
+	for (v = 0; v < AGENT_VOICES; v++)
+		if (mixed->weight[v] > 0.0) {
+			out->weight[expert_of[v]] += mixed->weight[v];
+			out->expert[expert_of[v]] += mixed->weight[v] * (c->offset[v] - c->all.mean);
+		}
+	for (e = 0; e < AGENT_EXPERTS; e++)
+		out->expert[e] = out->weight[e] > 0.0 ? c->all.mean + out->expert[e] / out->weight[e] : NAN;
 }
 
 void agent_mixture_forecast(const struct agent_mixture *m, const struct agent_bank *bank,
 			    const struct agent_tracks *tracks, double time_s, const double *correction,
 			    struct agent_forecast *out)
 {
-	double at[AGENT_HORIZONS] = {0}, ar[AGENT_HORIZONS], two_part = part_of_two(bank);
+	double at[AGENT_HORIZONS] = {0}, ar[AGENT_HORIZONS];
 	int i;
 
 	for (i = 0; i < m->n_horizons; i++)
@@ -861,11 +915,14 @@ void agent_mixture_forecast(const struct agent_mixture *m, const struct agent_ba
 	agent_tracks_autoregression(tracks, at, m->n_horizons, ar);
 	for (i = 0; i < m->n_horizons; i++) {
 		const struct agent_horizon *h = &m->horizons[i];
-		struct agent_moments bank_at =
-		    consult(bank, tracks, at[i], &ar[i], correction ? &correction[i] : NULL, out[i].expert);
+		struct mixed mixed;
+		struct choir c;
 
-		mix(m, h, two_part, &bank_at, &out[i]);
-		out[i].sigma = sqrt(mixed_var(&out[i], &bank_at) * h->ratio_var);
+		consult(bank, tracks, at[i], &ar[i], correction ? &correction[i] : NULL, &c);
+		mixed = mix(m, bank, h, &c);
+		tell(&c, &mixed, &out[i]);
+		out[i].offset = mixed.offset;
+		out[i].sigma = sqrt(mixed.var * h->ratio_var);
 		out[i].p99 = h->quantile * out[i].sigma;
 	}
 }
@@ -882,33 +939,32 @@ static int wants(const struct agent_horizon *h, double time_s)
 void agent_mixture_keep(struct agent_mixture *m, const struct agent_bank *bank,
 			const struct agent_tracks *tracks, const double *correction)
 {
-	double time_s = bank->time_s, soonest = time_s + tracks->interval_s;
-	struct agent_moments drift[AGENT_BANK_GROUPS], bank_at = {0};
-	struct agent_forecast f;
-	double asked_s = -INFINITY, two_part = part_of_two(bank);
+	double time_s = bank->time_s, soonest = time_s + tracks->interval_s, asked_s = -INFINITY;
+	struct agent_moments drift[AGENT_BANK_GROUPS];
+	struct choir c;
 	int i;
 
 	agent_bank_drift(bank, drift);
 	for (i = 0; i < m->n_horizons; i++) {
 		struct agent_horizon *h = &m->horizons[i];
 		struct agent_pending *p;
+		struct mixed mixed;
 		/* No sample comes sooner than the next one: what is expected of that is scored instead. */
-		double due_s = time_s + h->span_s > soonest ? time_s + h->span_s : soonest;
+		double due_s = fmax(time_s + h->span_s, soonest);
 
 		if (!wants(h, time_s))
 			continue;
 		if (due_s != asked_s)
-			bank_at =
-			    consult(bank, tracks, due_s, NULL, correction ? &correction[i] : NULL, f.expert);
+			consult(bank, tracks, due_s, NULL, correction ? &correction[i] : NULL, &c);
 		asked_s = due_s;
-		mix(m, h, two_part, &bank_at, &f);
+		mixed = mix(m, bank, h, &c);
 		p = &h->pending[(h->first + h->n++) % AGENT_PENDING];
 		p->made_s = h->last_made_s = time_s;
 		p->due_s = due_s;
-		memcpy(p->offset, f.expert, sizeof(p->offset));
+		memcpy(p->offset, c.offset, sizeof(p->offset));
 		p->drift = drift[AGENT_BANK_ALL].mean;
-		p->mixed = f.offset;
-		p->var = mixed_var(&f, &bank_at);
+		p->mixed = mixed.offset;
+		p->var = mixed.var;
 	}
 }
 
@@ -920,7 +976,7 @@ static void score(const struct agent_mixture *m, struct agent_horizon *h, const 
 	double said = p->var + var, ratio = square / said;
 	double in_flight = h->n > 1 ? h->n : 1.0;
 	double norm, best = -INFINITY, sum = 0.0;
-	double log_weight[AGENT_EXPERTS];
+	double log_weight[AGENT_VOICES];
 	int e;
 
 	h->scored++;
@@ -931,10 +987,10 @@ static void score(const struct agent_mixture *m, struct agent_horizon *h, const 
 		h->error_count += 1.0;
 	h->error_var += (square - h->error_var) / h->error_count;
 	norm = h->error_var > 0.0 ? 1.0 / h->error_var : 0.0;
-	for (e = 0; e < AGENT_EXPERTS; e++) {
+	for (e = 0; e < AGENT_VOICES; e++) {
 		double miss = offset - p->offset[e] - late, loss;
 
-		if (!m->enabled[e] || !isfinite(p->offset[e]))
+		if (!m->enabled[expert_of[e]] || !isfinite(p->offset[e]))
 			continue;
 		loss = 0.5 * miss * miss * norm;
 		loss = loss < LOSS_CAP ? loss : LOSS_CAP;
@@ -942,16 +998,16 @@ static void score(const struct agent_mixture *m, struct agent_horizon *h, const 
 		h->log_weight[e] +=
 		    -loss / in_flight - (h->log_weight[e] - log(prior[e])) / (WEIGHT_MEMORY * in_flight);
 	}
-	for (e = 0; e < AGENT_EXPERTS; e++)
-		if (m->enabled[e] && isfinite(p->offset[e]) && h->log_weight[e] > best)
+	for (e = 0; e < AGENT_VOICES; e++)
+		if (m->enabled[expert_of[e]] && isfinite(p->offset[e]) && h->log_weight[e] > best)
 			best = h->log_weight[e];
-	for (e = 0; e < AGENT_EXPERTS; e++) {
+	for (e = 0; e < AGENT_VOICES; e++) {
 		log_weight[e] = exp(h->log_weight[e] - best);
-		if (m->enabled[e] && isfinite(p->offset[e]))
+		if (m->enabled[expert_of[e]] && isfinite(p->offset[e]))
 			sum += log_weight[e];
 	}
-	for (e = 0; e < AGENT_EXPERTS; e++)
-		if (m->enabled[e] && isfinite(p->offset[e]))
+	for (e = 0; e < AGENT_VOICES; e++)
+		if (m->enabled[expert_of[e]] && isfinite(p->offset[e]))
 			h->log_weight[e] = log((1.0 - SHARE) * log_weight[e] / sum + SHARE * prior[e]);
 	if (ratio > 16.0 * h->ratio_var)
 		ratio = 16.0 * h->ratio_var;
@@ -994,7 +1050,7 @@ void agent_mixture_shift(struct agent_mixture *m, double offset)
 			    &m->horizons[i].pending[(m->horizons[i].first + k) % AGENT_PENDING];
 
 			p->mixed += offset;
-			for (e = 0; e < AGENT_EXPERTS; e++)
+			for (e = 0; e < AGENT_VOICES; e++)
 				p->offset[e] += offset;
 		}
 }
@@ -1011,7 +1067,7 @@ void agent_mixture_steer(struct agent_mixture *m, double time_s, double drift)
 
 			p->drift += drift;
 			p->mixed += change;
-			for (e = 0; e < AGENT_EXPERTS; e++)
+			for (e = 0; e < AGENT_VOICES; e++)
 				p->offset[e] += change;
 		}
 }

@@ -12,19 +12,15 @@
 
 /* --- the bank ------------------------------------------------------------------------------------
  * Every member is a Kalman filter of one model of the clock, state (offset theta, drift f, third z):
- *   WALK	dtheta = f + white noise, df = white noise
- *   AGING	the same, and df = z, dz = white noise
- *   REVERTING	the same as WALK, and theta contains a wander z that returns to zero with tau
+ *   free	dtheta = f + white noise, df = white noise
+ *   locked	the same, but f was zero to begin with: somebody disciplines the clock
+ *   aging	as free, and df = z, dz = white noise
+ *   returning	as free or locked, and theta contains a wander z that returns to zero with tau
  * They are weighted by how well each predicted the samples so far (multiple-model adaptive estimation, Magill
  * 1965), so that nobody has to tell the oscillator's noise. Spectral densities: white_var in ns^2/s, walk_var in
- * ppb^2/s, third_var in (ppb/s)^2/s for AGING and in ns^2/s for REVERTING. */
-#define AGENT_MEMBER_WALK      0
-#define AGENT_MEMBER_AGING     1
-#define AGENT_MEMBER_REVERTING 2
-#define AGENT_MEMBER_KINDS     3
-
+ * ppb^2/s, third_var in (ppb/s)^2/s for aging and in ns^2/s for returning members. */
 struct agent_member {
-	int32_t kind;
+	int32_t family;
 	double white_var;
 	double walk_var;
 	double third_var;
@@ -38,17 +34,21 @@ struct agent_moments {
 	double var;
 };
 
-/* What the mixture knows: of all members, of those with two states, of those with three. */
-#define AGENT_BANK_ALL	  0
-#define AGENT_BANK_TWO	  1
-#define AGENT_BANK_THREE  2
-#define AGENT_BANK_GROUPS 3
+/* Families of members: free or locked clocks with two states, aging or returning ones with three. What the bank knows
+ * is told of each, and of all. */
+#define AGENT_FAMILY_FREE      0
+#define AGENT_FAMILY_LOCKED    1
+#define AGENT_FAMILY_AGING     2
+#define AGENT_FAMILY_RETURNING 3
+#define AGENT_FAMILIES	       4
+#define AGENT_BANK_ALL	       4
+#define AGENT_BANK_GROUPS      5
 
 struct agent_bank;
 struct agent_bank_state;
 
-/* Members of two states (WALK) come first. `memory` is how many samples the weights remember. NULL if there is no
- * memory left or the order is wrong. */
+/* Members come in the order of their families, none of which is empty but the last ones. `memory` is how many samples
+ * the weights remember. NULL if there is no memory left or the order is wrong. */
 struct agent_bank *agent_bank_new(const struct agent_member *members, int n, double memory);
 void agent_bank_free(struct agent_bank *bank);
 /* The first offset, known to +- sqrt(var). */
@@ -135,12 +135,14 @@ void agent_tracks_autoregression(const struct agent_tracks *tracks, const double
 #define AGENT_EXPERT_KALMAN3 3
 #define AGENT_EXPERT_RLS     4
 #define AGENT_EXPERT_LSTM    5
+/* What the experts are mixed of: kalman2 and kalman3 are two families each. */
+#define AGENT_VOICES	     8
 #define AGENT_HORIZONS	     16
 #define AGENT_PENDING	     64
 
 struct agent_pending {
 	double made_s, due_s;
-	double offset[AGENT_EXPERTS];
+	double offset[AGENT_VOICES];
 	double drift; /* to carry them to the sample that scores them */
 	double mixed, var;
 };
@@ -150,7 +152,7 @@ struct agent_horizon {
 	struct agent_pending pending[AGENT_PENDING];
 	int32_t first, n;
 	double last_made_s;
-	double log_weight[AGENT_EXPERTS];
+	double log_weight[AGENT_VOICES];
 	double error_var; /* of the mixture, against samples */
 	double error_count;
 	double ratio_var; /* squared error over what was said, smoothed */
