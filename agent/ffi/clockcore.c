@@ -749,14 +749,14 @@ void agent_tracks_autoregression(const struct agent_tracks *t, const double *tim
 #define LOSS_CAP      8.0
 #define SHARE	      1e-4
 #define WEIGHT_MEMORY 2000.0
-#define ERROR_MEMORY  400.0
 #define RATIO_MEMORY  1000.0
 #define RATIO_PRIOR   30.0
 /* However little the bank thinks of two or three states: its models are not the clock. */
-#define LEAST_PART 0.02
-/* An expert that disagrees with the bank starts with this many nats against it at the most. */
-#define DISBELIEF     4.0
-#define NORMAL_P99    2.5758293035489004
+#define LEAST_PART  0.02
+#define LEAST_SHARE 1e-9
+#define NORMAL_P99  2.5758293035489004
+/* Noise and walk are estimates themselves, and a score against a noisy sample hardly shows it. */
+#define MARGIN	      1.12
 #define QUANTILE_STEP 0.05
 /* A prediction is scored this part of its span and this many intervals after it was due, not later. */
 #define LATE_PART	0.25
@@ -823,7 +823,7 @@ static struct mixed mix(const struct agent_mixture *m, const struct agent_bank *
 {
 	struct mixed out = {0};
 	double log_weight[AGENT_VOICES];
-	double best = -INFINITY, sum = 0.0, mean = 0.0, of_bank = 0.0, log_var = 0.0, apart;
+	double best = -INFINITY, sum = 0.0, mean = 0.0, of_bank = 0.0, var = 0.0, apart;
 	int v;
 
 	for (v = 0; v < AGENT_VOICES; v++) {
@@ -835,8 +835,8 @@ static struct mixed mix(const struct agent_mixture *m, const struct agent_bank *
 		/* The bank's own evidence comes with every sample, long before scores at a long horizon do... */
 		if (is_bank(v))
 			log_weight[v] += log(LEAST_PART + (1.0 - LEAST_PART) * bank->family_weight[v - FREE]);
-		/* ... and who is far from its figure has to have won before it is believed. */
-		log_weight[v] -= fmin(0.5 * apart * apart / (h->ratio_var * c->all.var), DISBELIEF);
+		/* ... and who is far from its figure has to have won before it is believed: Student's t, 3 degrees. */
+		log_weight[v] -= 2.0 * log1p(apart * apart / (3.0 * h->ratio_var * c->all.var));
 		best = fmax(best, log_weight[v]);
 	}
 	for (v = 0; v < AGENT_VOICES; v++) {
@@ -845,16 +845,20 @@ static struct mixed mix(const struct agent_mixture *m, const struct agent_bank *
 			continue;
 		sum += out.weight[v];
 		mean += out.weight[v] * (c->offset[v] - c->all.mean);
+		/* Not by the weight, which keeps a share for families that all samples speak against: their variances may
+		 * dwarf all others. */
 		if (is_bank(v)) {
-			of_bank += out.weight[v];
-			log_var += out.weight[v] * log(c->var[v]);
+			double share = fmax(bank->family_weight[v - FREE], LEAST_SHARE) *
+				       exp(h->log_weight[v] - h->log_weight[FREE]);
+
+			of_bank += share;
+			var += share * c->var[v];
 		}
 	}
 	mean /= sum;
 	out.offset = c->all.mean + mean;
-	/* The geometric mean, since a family that is hardly believed may have a variance that dwarfs all others. Who
-	 * tells none is taken to know as much as the bank. */
-	out.var = of_bank > 0.0 ? exp(log_var / of_bank) : c->all.var;
+	/* Who tells no variance is taken to know as much as the bank. */
+	out.var = of_bank > 0.0 ? var / of_bank : c->all.var;
 	for (v = 0; v < AGENT_VOICES; v++) {
 		out.weight[v] /= sum;
 		if (out.weight[v] > 0.0) {
@@ -923,7 +927,7 @@ void agent_mixture_forecast(const struct agent_mixture *m, const struct agent_ba
 		tell(&c, &mixed, &out[i]);
 		out[i].offset = mixed.offset;
 		out[i].sigma = sqrt(mixed.var * h->ratio_var);
-		out[i].p99 = h->quantile * out[i].sigma;
+		out[i].p99 = MARGIN * h->quantile * out[i].sigma;
 	}
 }
 
@@ -972,27 +976,20 @@ static void score(const struct agent_mixture *m, struct agent_horizon *h, const 
 		  double time_s, double offset, double var)
 {
 	double late = p->drift * (time_s - p->due_s);
-	double error = offset - p->mixed - late, square = error * error;
-	double said = p->var + var, ratio = square / said;
+	double error = offset - p->mixed - late;
+	double said = p->var + var, ratio = error * error / said;
 	double in_flight = h->n > 1 ? h->n : 1.0;
-	double norm, best = -INFINITY, sum = 0.0;
+	double best = -INFINITY, sum = 0.0;
 	double log_weight[AGENT_VOICES];
 	int e;
 
 	h->scored++;
-	/* One surprise must not blind the scores that follow. */
-	if (h->error_count > 8.0 && square > 16.0 * h->error_var)
-		square = 16.0 * h->error_var;
-	if (h->error_count < ERROR_MEMORY)
-		h->error_count += 1.0;
-	h->error_var += (square - h->error_var) / h->error_count;
-	norm = h->error_var > 0.0 ? 1.0 / h->error_var : 0.0;
 	for (e = 0; e < AGENT_VOICES; e++) {
 		double miss = offset - p->offset[e] - late, loss;
 
 		if (!m->enabled[expert_of[e]] || !isfinite(p->offset[e]))
 			continue;
-		loss = 0.5 * miss * miss * norm;
+		loss = 0.5 * miss * miss / (said * h->ratio_var);
 		loss = loss < LOSS_CAP ? loss : LOSS_CAP;
 		/* Predictions in flight together err together: they count as one. */
 		h->log_weight[e] +=

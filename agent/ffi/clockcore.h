@@ -153,8 +153,6 @@ struct agent_horizon {
 	int32_t first, n;
 	double last_made_s;
 	double log_weight[AGENT_VOICES];
-	double error_var; /* of the mixture, against samples */
-	double error_count;
 	double ratio_var; /* squared error over what was said, smoothed */
 	double ratio_count;
 	double quantile; /* p99 of |error| over its calibrated sigma */
