@@ -259,8 +259,8 @@ class NoiseScale:
         self.scale = 1.0
         self.white_share = self.walk_share = 0.0
         self._count = 3.0
-        self._first: tuple[float, float, float] | None = None
-        self._second: tuple[float, float, float] | None = None
+        self._first: tuple[float, float, float, float] | None = None
+        self._second: tuple[float, float, float, float] | None = None
 
     @property
     def triples(self) -> float:
@@ -271,25 +271,32 @@ class NoiseScale:
         """Return the noise of a sample whose `nominal_var` scales with what was seen, `extra_var` not."""
         return SampleNoise(nominal_var * self.scale, extra_var, self.white_share, self.walk_share)
 
-    def add(self, time_s: float, offset_ns: float, var: float) -> None:
-        """Take one accepted sample; `var` is its nominal variance."""
-        a, b, c = self._first, self._second, (time_s, offset_ns, var)
+    def add(self, time_s: float, offset_ns: float, nominal_var: float, extra_var: float = 0.0) -> None:
+        """Take one accepted sample; its noise is as in `noise`.
+
+        Where `extra_var` prevails, three samples tell how right that is, not how large the rest: they count little.
+        """
+        a, b, c = self._first, self._second, (time_s, offset_ns, nominal_var, extra_var)
         self._first, self._second = b, c
         if a is None or b is None or time_s <= a[0]:
             return
         span = time_s - a[0]
         part = (b[0] - a[0]) / span
         error = b[1] - (1.0 - part) * a[1] - part * offset_ns
-        gain = 1.0 + (1.0 - part) ** 2 + part * part
-        expected = b[2] + (1.0 - part) ** 2 * a[2] + part * part * var
-        self._count = min(self._count + 1.0, self._MEMORY)
+        gains = ((1.0 - part) ** 2, 1.0, part * part)
+        nominal = sum(g * s[2] for g, s in zip(gains, (a, b, c), strict=True))
+        expected = nominal + sum(g * s[3] for g, s in zip(gains, (a, b, c), strict=True)) / self.scale
+        weight = (nominal / expected) ** 2
+        self._count = min(self._count + weight, self._MEMORY)
         ratio = min(error * error / expected, 9.0 * self.scale)
-        self.scale += (ratio - self.scale) / self._count
+        step = weight / self._count
+        self.scale += (ratio - self.scale) * step
         self.scale = min(max(self.scale, self._MIN), self._MAX)
         # The bridge between the neighbours has variance white * p(1-p) T, and walk * (p(1-p))^2 T^3 / 3.
         bridge = part * (1.0 - part)
-        self.white_share += (bridge * span / gain - self.white_share) / self._count
-        self.walk_share += (bridge * bridge * span**3 / (3.0 * gain) - self.walk_share) / self._count
+        gain = sum(gains)
+        self.white_share += (bridge * span / gain - self.white_share) * step
+        self.walk_share += (bridge * bridge * span**3 / (3.0 * gain) - self.walk_share) * step
 
     def forget_neighbours(self) -> None:
         """Start a new triple: the next sample does not continue the line of the last."""

@@ -113,7 +113,7 @@ class Track:
             recurrent.observe(self.bank.time_s, innovation, sqrt(spread_var), noise.var / used, self._jumped)
         self._jumped = False
         self.mixture.learn(self.bank, measured)
-        self.noise.add(self.bank.time_s, measured, nominal_var + extra_var / self.noise.scale)
+        self.noise.add(self.bank.time_s, measured, nominal_var, extra_var)
         return noise.var / used
 
     def step(self, by_ns: int) -> None:
