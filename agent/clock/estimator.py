@@ -45,6 +45,10 @@ _INIT_DRIFT_SIGMA_PPB = 20_000.0
 # Silence of this length, or of this many usual intervals, is holdover.
 _HOLDOVER_AFTER_NS = 1_000_000_000
 _HOLDOVER_INTERVALS = 4.0
+# Residuals that lean to one side over about so many samples by so many sigmas: what a filter in step with its clock
+# shows once in years.
+_LEAN_SPAN = 10
+_LEAN_LIMIT = 5.5
 # So many samples in a row that fit nothing: the clock is elsewhere, or its noise is another.
 _LOST_AFTER = 32
 _SOFTWARE_AFTER = 3
@@ -114,6 +118,7 @@ class Estimator:
         self._held_from: TrackState | None = None
         self._recent: list[_Accepted] = []
         self._far: tuple[int, int] | None = None
+        self._lean = 0.0
         self._rejected = 0
         self._last_hw_ns: int | None = None
         self._interval_ns = 0.0
@@ -272,7 +277,9 @@ class Estimator:
         self._gate.saw(abs(residual) / spread)
         if abs(residual) > _FAR_SIGMAS * spread and verdict.estimate is not None:
             self._far = residual, verdict.estimate[0] - (offset_ns - residual)
-        self._recent.append(_Accepted(suspect, residual / (spread * self._gate.wide), before, verdict))
+        normalised = residual / (spread * self._gate.wide)
+        self._follow_drift(suspect, normalised)
+        self._recent.append(_Accepted(suspect, normalised, before, verdict))
         if len(self._recent) < CUSUM_SPAN:
             return out
         if self._small_step():
@@ -409,18 +416,17 @@ class Estimator:
         if self.accepted < 4 * CUSUM_SPAN:
             return False
         total = sum(max(-CUSUM_CLIP, min(CUSUM_CLIP, a.normalised)) for a in self._recent)
-        mean = abs(sum(a.sample.residual_ns for a in self._recent)) / CUSUM_SPAN
-        return abs(total) >= CUSUM_LIMIT and mean > max(a.sample.read_delay_ns for a in self._recent) / 2.0
+        return abs(total) >= CUSUM_LIMIT
 
     def _judge_small(self) -> list[Verdict]:
         """Judge four accepted samples that all stood to one side: go back and take them as a step.
 
-        Unless they grow from nothing: then it is the drift that moves, and the bank follows by itself.
+        Unless they grow from nothing: then it is the drift that moves. A step that the reads' delay could hide is
+        nobody's: the offset follows it without a word.
         """
         track = self.track
         recent, self._recent = self._recent, []
         samples = [a.sample for a in recent]
-        now = track.save()
         track.restore(recent[0].before)
         since = track.bank.time_s
         # Residuals of later ones were taken after the earlier had pulled: measure all from before the first.
@@ -428,16 +434,29 @@ class Estimator:
         for s in samples:
             theta, _ = track.offset_at(s.local_ns)
             sizes.append(s.offset_ns - theta)
-        if grows([track.seconds(s.local_ns) for s in samples], sizes, since):
-            track.restore(now)
-            return [a.verdict for a in recent]
+        times = [track.seconds(s.local_ns) for s in samples]
+        track.advance(samples[0].local_ns)
+        self._lean = 0.0
         size = -round(sum(sizes) / len(sizes))
+        if grows(times, sizes, since):
+            track.release_drift(sizes[-1] / (times[-1] - since), sizes[0])
+            return self._replay(samples, None, 0, "")
         noise = max(s.nominal_var for s in samples) * track.noise.scale
         kind, cause = name_step(size, 4.0 * sqrt(noise), self.tai_utc_s)
-        track.advance(samples[0].local_ns)
         track.step(-size)
         self.steps += 1
-        return self._replay(samples, kind, size, cause)
+        hidden = abs(size) <= max(s.read_delay_ns for s in samples) / 2.0
+        return self._replay(samples, None if hidden else kind, size, cause)
+
+    def _follow_drift(self, suspect: Suspect, normalised: float) -> None:
+        """Notice residuals that lean to one side for longer than four samples: the drift has changed a little."""
+        keep = 1.0 - 1.0 / _LEAN_SPAN
+        self._lean = keep * self._lean + max(-CUSUM_CLIP, min(CUSUM_CLIP, normalised))
+        if abs(self._lean) < _LEAN_LIMIT / sqrt(1.0 - keep * keep) or self.accepted < 4 * _LEAN_SPAN:
+            return
+        self._lean = 0.0
+        mean = 0.5 * suspect.spread_ns
+        self.track.admit_drift(mean / (_LEAN_SPAN * self._interval_ns * 1e-9), mean)
 
     def _outlier(self, s: Suspect, weight: float) -> Verdict:
         cause = "fits neither a jump nor the noise"

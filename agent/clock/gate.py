@@ -16,6 +16,7 @@ _NEAR_GATE = 0.75
 _SAMPLES_PER_NEAR = 2000.0
 _WIDENING = 0.15
 _MAX_WIDE = 4.0
+_LONG_TAILS = 1.5
 # By each event, those before it lose this part.
 _EVENT_FADE = 0.03
 # Samples beyond the gate that came to nothing, faded over so many samples, beyond which they are usual.
@@ -86,8 +87,11 @@ class Gate:
 
     @property
     def believes_moves(self) -> bool:
-        """Whether a sample off but within the gate is more likely the oscillator's noise than the stamp's."""
-        return self._moved.favours
+        """Whether a sample off but within the gate is more likely the oscillator's noise than the stamp's.
+
+        Only where tails are long: a filter of Gaussian noise knows by itself.
+        """
+        return self.wide > _LONG_TAILS and self._moved.favours
 
     @property
     def tells_bounces(self) -> bool:

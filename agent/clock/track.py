@@ -131,6 +131,10 @@ class Track:
         self.bank.release_drift(0.0, size_ns * size_ns)
         self.noise.forget_neighbours()
 
+    def admit_drift(self, drift_ppb: float, size_ns: float) -> None:
+        """Admit that the drift is off by about `drift_ppb` and the offset by `size_ns`."""
+        self.bank.release_drift(drift_ppb * drift_ppb, size_ns * size_ns)
+
     def release_drift(self, slope_ppb: float, residual_ns: float) -> None:
         """Admit a frequency step of about `slope_ppb` that already moved the offset by `residual_ns`."""
         self.bank.release_drift(slope_ppb * slope_ppb, residual_ns * residual_ns)

@@ -979,7 +979,7 @@ static void score(const struct agent_mixture *m, struct agent_horizon *h, const 
 	double error = offset - p->mixed - late;
 	double said = p->var + var, ratio = error * error / said;
 	double in_flight = h->n > 1 ? h->n : 1.0;
-	double best = -INFINITY, sum = 0.0;
+	double best = -INFINITY, sum = 0.0, told;
 	double log_weight[AGENT_VOICES];
 	int e;
 
@@ -1006,14 +1006,17 @@ static void score(const struct agent_mixture *m, struct agent_horizon *h, const 
 	for (e = 0; e < AGENT_VOICES; e++)
 		if (m->enabled[expert_of[e]] && isfinite(p->offset[e]))
 			h->log_weight[e] = log((1.0 - SHARE) * log_weight[e] / sum + SHARE * prior[e]);
+	/* A sample whose own noise prevails tells about that noise. */
+	told = p->var / said;
+	told *= told / in_flight;
 	if (ratio > 16.0 * h->ratio_var)
 		ratio = 16.0 * h->ratio_var;
 	if (h->ratio_count < RATIO_MEMORY)
-		h->ratio_count += 1.0 / in_flight;
-	h->ratio_var += (ratio - h->ratio_var) / (h->ratio_count * in_flight);
+		h->ratio_count += told;
+	h->ratio_var += (ratio - h->ratio_var) * told / h->ratio_count;
 	/* The quantile by stochastic gradient: up by 99 for each miss, down by one for each hit. */
-	h->quantile += QUANTILE_STEP / in_flight *
-		       (fabs(error) > h->quantile * sqrt(said * h->ratio_var) ? 0.99 : -0.01);
+	h->quantile +=
+	    QUANTILE_STEP * told * (fabs(error) > h->quantile * sqrt(said * h->ratio_var) ? 0.99 : -0.01);
 	if (h->quantile < 0.8 * NORMAL_P99)
 		h->quantile = 0.8 * NORMAL_P99;
 }
