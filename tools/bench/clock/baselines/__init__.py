@@ -1,0 +1,1 @@
+"""What there was before: each predicts the offset from (time, offset, read delay), with its published constants."""
