@@ -4,6 +4,7 @@
 #   make test                               install everything and run all tests
 #   make bpf [IF=eth1]                      build the programs and load them through the verifier; attach with IF=
 #   make unload IF=eth1                     detach them again
+#   make bench-clock                        figures of the clock, on synthetic clocks and recordings
 #   make bench | make lint | make format | make clean
 
 # BCC's Python package is visible to the system's interpreter only.
@@ -19,7 +20,7 @@ BPF_OBJECTS := $(patsubst bpf/%.bpf.c,$(BPF_DIR)/%.bpf.o,$(wildcard bpf/*.bpf.c)
 BPF_HEADERS := $(wildcard bpf/*.h)
 TESTBED     := $(patsubst tools/testbed/%.c,build/testbed/%,$(wildcard tools/testbed/*.c))
 
-.PHONY: all demo test bpf unload bench lint format clean deps
+.PHONY: all demo test bpf unload bench bench-clock lint format clean deps
 all: $(VENV)/.installed $(BPF_OBJECTS)
 
 build/.deps: tools/install-deps.sh
@@ -58,6 +59,9 @@ unload: all
 
 bench: all $(TESTBED)
 	$(BIN)/python -m tools.bench $(ARGS)
+
+bench-clock: all
+	$(BIN)/python -m tools.bench.clock $(ARGS)
 
 lint: all
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

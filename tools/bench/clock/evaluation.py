@@ -18,7 +18,7 @@ _MOST_PER_TRACE = 4000
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Non-overlapping predictions of one horizon: error and p99 bound of the clock, error and deviation of the limit."""
+    """Predictions of one horizon that don't overlap: the clock's errors and bounds, the limit's errors and deviations."""
 
     error_ns: Floats
     p99_ns: Floats
@@ -43,8 +43,8 @@ class Result:
     """Jump tags on a stationary trace; None where something jumped."""
 
     def best_baseline(self) -> Floats:
-        """The least RMSE of any baseline at each horizon."""
-        best: Floats = np.nanmin(list(self.baseline_rmse.values()), axis=0)
+        """The least RMSE of any baseline at each horizon; NaN where none was scored."""
+        best: Floats = np.min(list(self.baseline_rmse.values()), axis=0)
         return best
 
 
