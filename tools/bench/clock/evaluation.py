@@ -18,7 +18,7 @@ _MOST_PER_TRACE = 4000
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Predictions of one horizon that don't overlap: the clock's errors and bounds, the limit's errors and deviations."""
+    """Predictions that don't overlap: the clock's errors and bounds, the limit's errors and deviations."""
 
     error_ns: Floats
     p99_ns: Floats
