@@ -1,7 +1,8 @@
 """Jumps: how many of those injected are found, how soon, what they do to the drift; and what is found that wasn't.
 
-A jump's size is a multiple of max(sqrt S, delta / 16) at its sample: S the innovation variance of the told filter,
-delta the sample's read delay. Multiples of 8 and above have to be found; those below give the curve.
+A jump's size is a multiple of the largest max(sqrt S, delta / 16) of the samples that its verdict may wait for: S the
+innovation variance of the told filter, delta the sample's read delay. Multiples of 8 and above have to be found; those
+below give the curve.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from tools.bench.clock import product
 from tools.bench.clock.oscillator import OCXO, TCXO, Floats
@@ -156,7 +158,9 @@ def inject(job: tuple[str, int, str, int]) -> Injected:
     random = np.random.default_rng(seed)
     places = _WARM_UP + _SPACING * np.arange(1, count + 1)
     multiple = _multiples(count, random)
-    unit = np.maximum(np.sqrt(innovation), unharmed.read_delay_ns / 16)[places]
+    unit = np.maximum(np.sqrt(innovation), unharmed.read_delay_ns / 16)
+    # The samples that a verdict may wait for have to show the jump too: had they waited longer, nobody could tell.
+    unit = sliding_window_view(unit, FOUND_WITHIN).max(axis=1)[places]
     sizes = multiple * unit * random.choice([-1, 1], count)
     # Just before its sample: that one is the first to show it.
     times = unharmed.time_s[places] - 0.01 / rate_hz
