@@ -4,6 +4,7 @@
 #   make test                               install everything and run all tests
 #   make bpf [IF=eth1]                      build the programs and load them through the verifier; attach with IF=
 #   make unload IF=eth1                     detach them again
+#   make bench-clock                        figures of the clock, on synthetic clocks and recordings
 #   make bench | make lint | make format | make clean
 
 # BCC's Python package is visible to the system's interpreter only.
@@ -20,7 +21,7 @@ BPF_HEADERS := $(wildcard bpf/*.h)
 CHRONYD     := build/chrony/usr/sbin/chronyd
 TESTBED     := $(patsubst tools/testbed/%.c,build/testbed/%,$(wildcard tools/testbed/*.c))
 
-.PHONY: all demo test bpf unload bench lint format clean deps
+.PHONY: all demo test bpf unload bench bench-clock lint format clean deps
 all: $(VENV)/.installed $(BPF_OBJECTS)
 
 build/.deps: tools/install-deps.sh
@@ -28,7 +29,7 @@ build/.deps: tools/install-deps.sh
 	@mkdir -p build && touch $@
 deps: build/.deps
 
-$(VENV)/.installed: build/.deps pyproject.toml setup.py agent/ffi/build_native.py agent/ffi/native.c agent/ffi/native.h bpf/records.h
+$(VENV)/.installed: build/.deps pyproject.toml setup.py agent/ffi/build_native.py $(wildcard agent/ffi/*.[ch]) bpf/records.h
 	test -x $(BIN)/python || $(PYTHON) -m venv --system-site-packages $(VENV)
 	$(BIN)/pip install --quiet --editable '.[dev]' --config-settings editable_mode=compat
 	@touch $@
@@ -63,6 +64,9 @@ unload: all
 
 bench: all $(TESTBED)
 	$(BIN)/python -m tools.bench $(ARGS)
+
+bench-clock: all
+	$(BIN)/python -m tools.bench.clock $(ARGS)
 
 lint: all
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from math import sqrt
+from math import hypot, sqrt
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from agent.ffi.clocks import ClockPairs, Steering
     from agent.ffi.phc import PhcBurst
 
-HORIZONS_S = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0)
 # What a path adds at the least, where nobody said: veth and fast NICs stay below, coalescing may not.
 ASSUMED_BASE_DELAY_NS = 20_000
 # The kernel stops using a model this long after the last tick.
@@ -189,7 +188,7 @@ class Clock:
     def steer_phc(self, change_ppb: float) -> None:
         """Tell that the PHC's own dialled frequency was changed by `change_ppb` since the last tick."""
         self._anchors.steer(-change_ppb)
-        self._envelope.track.bank.steer(-change_ppb)
+        self._envelope.track.steer(-change_ppb)
 
     # The tick.
 
@@ -315,12 +314,24 @@ class Clock:
     def _predict(self, track: Track, raw_ns: int, mono_ns: int, unknown: float) -> tuple[Prediction, ...]:
         ahead = self._monoraw.ahead_ns(mono_ns)
         slew, slew_sigma = self._monoraw.rate_ppb, self._monoraw.rate_sigma_ppb
+        forecast = track.forecast(raw_ns)
         out = []
-        for horizon in HORIZONS_S:
-            offset, sigma = track.offset_at(raw_ns + round(horizon * 1e9))
-            sigma = sqrt(sigma * sigma + (slew_sigma * horizon) ** 2)
-            offset += ahead + round(slew * horizon)
-            out.append(Prediction(horizon, offset, sigma, P99_SIGMAS * sigma + unknown))
+        for horizon, offset_ns, sigma_ns, p99_ns in zip(
+            track.mixture.horizons_s,
+            forecast.offset_ns.tolist(),
+            forecast.sigma_ns.tolist(),
+            forecast.p99_ns.tolist(),
+            strict=True,
+        ):
+            hidden = slew_sigma * horizon
+            out.append(
+                Prediction(
+                    horizon,
+                    offset_ns + ahead + round(slew * horizon),
+                    hypot(sigma_ns, hidden),
+                    hypot(p99_ns, P99_SIGMAS * hidden) + unknown,
+                )
+            )
         return tuple(out)
 
     def _below_ns(self) -> float:

@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from agent.clock.jumps import GATE_SIGMAS, Tag, TagKind, name_bounce, name_step, shape_of
-from agent.clock.kalman import BankState
 from agent.clock.monoraw import MonoRaw
-from agent.clock.track import Track
+from agent.clock.track import Track, TrackState
 
 WindowArray = npt.NDArray[np.void]
 
@@ -322,7 +321,7 @@ class Envelope:
     _pending: EnvelopePairs | None = None
     _done_mono_ns: int = 0
     _held: list[_Held] = field(default_factory=list)
-    _held_from: tuple[int, BankState] | None = None
+    _held_from: TrackState | None = None
     _spread_ref: float = 0.0
     _typical_var: float = _FLOOR_NS**2
     _changes: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=16))
@@ -422,10 +421,9 @@ class Envelope:
             return []
         track.advance(local_ns)
         lowest = min(levels.values())
-        low_residual, predicted_var = track.residual(lowest)
         extra_var = self.monoraw.uncertainty_ns(mono_ns) ** 2 + _UNSEEN_NS**2
-        noise = var * track.noise.scale + extra_var
-        gate = GATE_SIGMAS * sqrt(predicted_var + noise)
+        low_residual, spread_var = track.residual(lowest, var, extra_var)
+        gate = GATE_SIGMAS * sqrt(spread_var)
         residuals, known = self._path_residuals(levels, lowest, low_residual, gate)
         residual = min(residuals[p] for p in known) if known else low_residual
         offset_ns = lowest - low_residual + residual

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Literal
 
+from agent.clock.forecast import Forecast, Mixture
+from agent.clock.gate import Gate
 from agent.clock.jumps import (
     CUSUM_CLIP,
     CUSUM_LIMIT,
@@ -18,36 +20,41 @@ from agent.clock.jumps import (
     LOOK_AHEAD,
     TagKind,
     grows,
+    matches_wrap,
     name_bounce,
     name_step,
     shape_of,
 )
-from agent.clock.kalman import BankState, Estimate
-from agent.clock.track import Suspect, Track
+from agent.clock.kalman import Estimate
+from agent.clock.readdelay import ReadDelay, ReadNoise
+from agent.clock.track import Suspect, Track, TrackState
 
 State = Literal["init", "tracking", "relative", "holdover", "software", "invalid"]
 
 # Stamps below this (1975) come from a clock that nobody has set: it counts from 1970 or from its power-on.
 EPOCH_UNSET_BELOW_NS = 5 * 365 * 86_400 * 1_000_000_000
-# Noise of a read that took no longer than the fastest: PHC reads jitter by some percent of their delay.
-_NOISE_FLOOR_NS = 20.0
-_NOISE_PER_DELAY = 0.02
 # Without a read delay: a hardware stamp against a good local stamp.
 _DEFAULT_NOISE_NS = 30.0
 # Huber's limit for two-sided noise, in sqrt(S).
 _HUBER = 2.5
+# A sample this many sqrt(S) off tells by the next one whether this clock moves or its stamps are bad.
+_FAR_SIGMAS = 3.0
 # Fewer samples than this, or a drift known worse than this, and the clock is still being found.
 _INIT_SAMPLES = 4
 _INIT_DRIFT_SIGMA_PPB = 20_000.0
 # Silence of this length, or of this many usual intervals, is holdover.
 _HOLDOVER_AFTER_NS = 1_000_000_000
 _HOLDOVER_INTERVALS = 4.0
+# Residuals that lean to one side over about so many samples by so many sigmas: what a filter in step with its clock
+# shows once in years.
+_LEAN_SPAN = 10
+_LEAN_LIMIT = 5.5
+# So many samples in a row that fit nothing: the clock is elsewhere, or its noise is another.
+_LOST_AFTER = 32
 _SOFTWARE_AFTER = 3
 MAX_HOLDOVER_NS = 1_800_000_000_000
 # p99 of a normal, with room for Q and R being estimates themselves (measured in the unit tests).
 P99_SIGMAS = 2.576 * 1.1
-# The fastest read is searched among the last one to two of these.
-_DELAY_BLOCK = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,7 @@ class Sample:
 class Verdict:
     """What became of sample `index`: its tag, if any, and the weight that it had in the estimate (0..1).
 
-    `size_ns` as in `Tag`.
+    `size_ns` as in `Tag`. `estimate` is (offset in ns, sigma in ns) right after a sample that counted, else None.
     """
 
     index: int
@@ -79,6 +86,7 @@ class Verdict:
     size_ns: int
     cause: str
     weight: float
+    estimate: tuple[int, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,26 +95,8 @@ class _Accepted:
 
     sample: Suspect
     normalised: float
-    before: tuple[int, BankState]
+    before: TrackState
     verdict: Verdict
-
-
-class _FastestRead:
-    """The smallest read delay of the last one to two blocks of samples."""
-
-    __slots__ = ("_count", "_current", "_previous")
-
-    def __init__(self) -> None:
-        self._current: int | None = None
-        self._previous: int | None = None
-        self._count = 0
-
-    def add(self, delay_ns: int) -> int:
-        if self._count == _DELAY_BLOCK:
-            self._previous, self._current, self._count = self._current, None, 0
-        self._count += 1
-        self._current = delay_ns if self._current is None else min(self._current, delay_ns)
-        return self._current if self._previous is None else min(self._current, self._previous)
 
 
 class Estimator:
@@ -116,20 +106,25 @@ class Estimator:
     the offset, `resets` those of the drift; `accepted` samples are in the estimate.
     """
 
-    def __init__(self, *, tai_utc_s: int = 0, local_is_realtime: bool = False) -> None:
-        self.track = Track()
+    def __init__(
+        self, *, tai_utc_s: int = 0, local_is_realtime: bool = False, mixture: Mixture | None = None
+    ) -> None:
+        self.track = Track(mixture)
         self.tai_utc_s = tai_utc_s
         self._local_is_realtime = local_is_realtime
-        self._fastest = _FastestRead()
+        self._reads = ReadDelay()
+        self._gate = Gate()
         self._held: list[Suspect] = []
-        self._held_from: tuple[int, BankState] | None = None
+        self._held_from: TrackState | None = None
         self._recent: list[_Accepted] = []
+        self._far: tuple[int, int] | None = None
+        self._lean = 0.0
+        self._rejected = 0
         self._last_hw_ns: int | None = None
         self._interval_ns = 0.0
         self._last_local_ns = 0
         self._missing_in_a_row = 0
         self.accepted_ns: int | None = None
-        self.read_delay_floor_ns = 0
         self.count = 0
         self.accepted = 0
         self.steps = 0
@@ -175,14 +170,43 @@ class Estimator:
         """Return (offset in ns, sigma in ns) predicted for `local_ns`, not before the last sample."""
         return self.track.offset_at(local_ns)
 
+    def forecast(self, local_ns: int) -> Forecast | None:
+        """Return what is expected after `local_ns`, not before the last sample; None before the first one.
+
+        While suspects are held, they may be a step: the forecast starts from there if that is the likelier, and its
+        p99 has room for both.
+        """
+        if self.accepted_ns is None:
+            return None
+        forecast = self.track.forecast(local_ns)
+        return forecast.moved(self._likely_step_ns(), self.suspected_ns) if self._held else forecast
+
+    def _likely_step_ns(self) -> int:
+        """Return by how much the clock has probably stepped at the first suspect, 0 if they are probably bad."""
+        held = self._held
+        last = held[-1].residual_ns
+        if len(held) > 1:
+            sizes = [s.residual_ns for s in held]
+            noise = sum(s.nominal_var * self.track.noise.scale + s.extra_var for s in held[-2:])
+            if abs(last - sizes[-2]) <= GATE_SIGMAS * sqrt(noise):
+                return sum(sizes) // len(sizes)
+        elif matches_wrap(last, 0.0):
+            return 0
+        return last if self._gate.believes_steps else 0
+
     def steer(self, drift_ppb: float) -> None:
         """Add a known change of drift, dialled into one of the clocks since the last sample."""
-        self.track.bank.steer(drift_ppb)
+        self.track.steer(drift_ppb)
 
     @property
     def suspected_ns(self) -> int:
         """How far off the estimate is if what is held now turns out to be the clock."""
         return max((abs(s.residual_ns) for s in self._held), default=0)
+
+    @property
+    def read_delay_floor_ns(self) -> int:
+        """The fastest read of late."""
+        return self._reads.fastest_ns
 
     def bound_ns(self, sigma_ns: float) -> float:
         """Return the p99 bound for a prediction of this sigma: half the fastest read may be asymmetry."""
@@ -215,21 +239,17 @@ class Estimator:
         elif self._local_is_realtime:
             self.timescale = timescale_of(hw_ns - local_ns, self.tai_utc_s)
 
-    def _variances(self, sample: Sample) -> tuple[float, float]:
-        """Return (variance to be scaled by the noise seen, variance by this read's own excess delay)."""
+    def _noise_of(self, sample: Sample) -> ReadNoise:
         delay = sample.read_delay_ns
         if delay is None:
-            return (_DEFAULT_NOISE_NS**2 if sample.var is None else sample.var), 0.0
-        fastest = self._fastest.add(delay)
-        self.read_delay_floor_ns = fastest
-        if sample.var is not None:
-            return sample.var, 0.0
-        floor = max(_NOISE_FLOOR_NS, _NOISE_PER_DELAY * fastest)
-        return floor * floor, ((delay - fastest) / 2.0) ** 2
+            return ReadNoise(0.0, _DEFAULT_NOISE_NS**2 if sample.var is None else sample.var, 0.0, 0.0)
+        noise = self._reads.noise(delay)
+        return noise if sample.var is None else ReadNoise(0.0, sample.var, 0.0, 0.0)
 
     def _take(self, index: int, sample: Sample, hw_ns: int) -> list[Verdict]:
-        offset_ns = sample.local_ns - hw_ns
-        nominal, extra = self._variances(sample)
+        noise = self._noise_of(sample)
+        nominal, extra = noise.nominal_var, noise.extra_var
+        offset_ns = sample.local_ns - hw_ns - round(noise.bias_ns)
         track = self.track
         if self.accepted_ns is None or sample.local_ns - self.accepted_ns > MAX_HOLDOVER_NS:
             track.start(sample.local_ns, offset_ns, nominal + extra)
@@ -239,30 +259,45 @@ class Estimator:
             return [self._verdict(index, sample.local_ns, 1.0)]
         before = track.save()
         track.advance(sample.local_ns)
-        residual, predicted_var = track.residual(offset_ns)
-        var = nominal * track.noise.scale + extra
+        residual, spread_var = track.residual(offset_ns, nominal, extra)
         half_delay = (sample.read_delay_ns or 0) / 2.0
-        spread = sqrt(predicted_var + var)
+        spread = sqrt(spread_var)
         delay = sample.read_delay_ns or 0
-        suspect = Suspect(index, sample.local_ns, offset_ns, residual, nominal, extra, delay)
-        if abs(residual) > max(GATE_SIGMAS * spread, half_delay):
+        suspect = Suspect(index, sample.local_ns, offset_ns, residual, spread, nominal, extra, delay)
+        if abs(residual) > max(self._gate.sigmas(track.noise.triples) * spread, half_delay):
             out = self._settle()
             if not self._held:
                 self._held_from = before
             self._held.append(suspect)
             return out + (self._judge() if len(self._held) > LOOK_AHEAD else [])
-        out = self._returned() if self._held else []
+        out = self._returned()
+        self._look_back(residual)
+        self._reads.learn(noise.half_excess_ns, residual + noise.bias_ns, spread_var - extra)
         verdict = self._verdict(index, sample.local_ns, self._accept(suspect))
-        self._recent.append(_Accepted(suspect, residual / spread, before, verdict))
+        self._gate.saw(abs(residual) / spread)
+        if abs(residual) > _FAR_SIGMAS * spread and verdict.estimate is not None:
+            self._far = residual, verdict.estimate[0] - (offset_ns - residual)
+        normalised = residual / (spread * self._gate.wide)
+        self._follow_drift(suspect, normalised)
+        self._recent.append(_Accepted(suspect, normalised, before, verdict))
         if len(self._recent) < CUSUM_SPAN:
             return out
         if self._small_step():
             return out + self._judge_small()
         return [*out, self._recent.pop(0).verdict]
 
+    def _look_back(self, residual: int) -> None:
+        """Learn whether the last sample, if it stood far off, stood where this one does."""
+        if self._far is not None:
+            size, correction = self._far
+            self._far = None
+            self._gate.looked_back(stayed=(residual + correction) * size > size * size // 2)
+
     def _accept(self, s: Suspect) -> float:
         self.accepted_ns = s.local_ns
         self.accepted += 1
+        if self._gate.believes_moves and abs(s.residual_ns) > _HUBER * s.spread_ns:
+            self.track.admit(abs(s.residual_ns))
         return self.track.accept(s.offset_ns, s.nominal_var, s.extra_var, _HUBER, _HUBER)
 
     def _settle(self) -> list[Verdict]:
@@ -272,19 +307,28 @@ class Estimator:
         return out
 
     def _verdict(self, index: int, local_ns: int, weight: float) -> Verdict:
+        estimate = self.track.offset_at(local_ns)
         if self.epoch_unset:
             cause = "the hardware clock counts from 1970: drift is usable, offset is not"
-            return Verdict(index, local_ns, "epoch_unset", 0, cause, weight)
-        return Verdict(index, local_ns, None, 0, "", weight)
+            return Verdict(index, local_ns, "epoch_unset", 0, cause, weight, estimate)
+        return Verdict(index, local_ns, None, 0, "", weight, estimate)
 
     def _returned(self) -> list[Verdict]:
         """Judge held samples after which a fitting one came: they were bounces."""
         out = []
+        tell = self._gate.tells_bounces
         for s in self._held:
             tolerance = max(4.0 * sqrt(s.nominal_var * self.track.noise.scale), s.read_delay_ns / 2.0)
             kind, cause = name_bounce(-s.residual_ns, tolerance)
-            out.append(Verdict(s.index, s.local_ns, kind, -s.residual_ns, cause, 0.0))
+            if tell or kind == "wrap":
+                out.append(Verdict(s.index, s.local_ns, kind, -s.residual_ns, cause, 0.0))
+            else:
+                out.append(self._outlier(s, 0.0))
+            self._gate.saw(abs(s.residual_ns) / s.spread_ns)
+        if self._held or self._rejected:
+            self._gate.judged(stayed=False)
         self._held.clear()
+        self._rejected = 0
         return out
 
     def _judge_overdue(self, index: int) -> list[Verdict]:
@@ -301,7 +345,7 @@ class Estimator:
         held = self._held
         self._held = []
         if len(held) < 2 or self._held_from is None:
-            return [self._outlier(s) for s in held]
+            return self._noise(held)
         track = self.track
         times = [track.seconds(s.local_ns) for s in held]
         noise = max(s.nominal_var for s in held) * track.noise.scale
@@ -310,7 +354,9 @@ class Estimator:
         tolerance = max(GATE_SIGMAS * sqrt(noise), half_delay, 3.0 * drift_sigma * (times[-1] - times[0]))
         shape, slope = shape_of(times, [s.residual_ns for s in held], tolerance)
         if shape == "erratic" or (len(held) <= 2 and shape != "step"):
-            return [self._outlier(s) for s in held]
+            return self._noise(held)
+        self._gate.judged(stayed=True)
+        self._rejected = 0
         onset = held[0]
         track.restore(self._held_from)
         track.advance(onset.local_ns)
@@ -331,6 +377,28 @@ class Estimator:
                 track.release_drift(slope, 0.0)
         return self._replay(held, kind, size, cause)
 
+    def _noise(self, held: list[Suspect]) -> list[Verdict]:
+        """Judge suspects that neither returned nor have a jump's shape.
+
+        They are left out, as a burst of queueing that no read delay shows. But where the clock is known to go such
+        ways, or nothing has fitted for long, they are followed.
+        """
+        for s in held:
+            self._gate.saw(abs(s.residual_ns) / s.spread_ns)
+        self._rejected += len(held)
+        if self._held_from is None or (not self._gate.believes_moves and self._rejected < _LOST_AFTER):
+            return [self._outlier(s, 0.0) for s in held]
+        self._rejected = 0
+        track = self.track
+        track.restore(self._held_from)
+        track.advance(held[0].local_ns)
+        track.admit(max(abs(s.residual_ns) for s in held))
+        out = []
+        for s in held:
+            track.advance(s.local_ns)
+            out.append(self._outlier(s, self._accept(s)))
+        return out
+
     def _replay(self, held: list[Suspect], kind: TagKind | None, size: int, cause: str) -> list[Verdict]:
         """Feed judged samples to the re-anchored track; the first carries the tag."""
         out = []
@@ -338,7 +406,8 @@ class Estimator:
             self.track.advance(s.local_ns)
             weight = self._accept(s)
             if s is held[0] and kind is not None:
-                out.append(Verdict(s.index, s.local_ns, kind, size, cause, weight))
+                estimate = self.track.offset_at(s.local_ns)
+                out.append(Verdict(s.index, s.local_ns, kind, size, cause, weight, estimate))
             else:
                 out.append(self._verdict(s.index, s.local_ns, weight))
         return out
@@ -347,18 +416,17 @@ class Estimator:
         if self.accepted < 4 * CUSUM_SPAN:
             return False
         total = sum(max(-CUSUM_CLIP, min(CUSUM_CLIP, a.normalised)) for a in self._recent)
-        mean = abs(sum(a.sample.residual_ns for a in self._recent)) / CUSUM_SPAN
-        return abs(total) >= CUSUM_LIMIT and mean > max(a.sample.read_delay_ns for a in self._recent) / 2.0
+        return abs(total) >= CUSUM_LIMIT
 
     def _judge_small(self) -> list[Verdict]:
         """Judge four accepted samples that all stood to one side: go back and take them as a step.
 
-        Unless they grow from nothing: then it is the drift that moves, and the bank follows by itself.
+        Unless they grow from nothing: then it is the drift that moves. A step that the reads' delay could hide is
+        nobody's: the offset follows it without a word.
         """
         track = self.track
         recent, self._recent = self._recent, []
         samples = [a.sample for a in recent]
-        now = track.save()
         track.restore(recent[0].before)
         since = track.bank.time_s
         # Residuals of later ones were taken after the earlier had pulled: measure all from before the first.
@@ -366,21 +434,34 @@ class Estimator:
         for s in samples:
             theta, _ = track.offset_at(s.local_ns)
             sizes.append(s.offset_ns - theta)
-        if grows([track.seconds(s.local_ns) for s in samples], sizes, since):
-            track.restore(now)
-            return [a.verdict for a in recent]
+        times = [track.seconds(s.local_ns) for s in samples]
+        track.advance(samples[0].local_ns)
+        self._lean = 0.0
         size = -round(sum(sizes) / len(sizes))
+        if grows(times, sizes, since):
+            track.release_drift(sizes[-1] / (times[-1] - since), sizes[0])
+            return self._replay(samples, None, 0, "")
         noise = max(s.nominal_var for s in samples) * track.noise.scale
         kind, cause = name_step(size, 4.0 * sqrt(noise), self.tai_utc_s)
-        track.advance(samples[0].local_ns)
         track.step(-size)
         self.steps += 1
-        return self._replay(samples, kind, size, cause)
+        hidden = abs(size) <= max(s.read_delay_ns for s in samples) / 2.0
+        return self._replay(samples, None if hidden else kind, size, cause)
 
-    def _outlier(self, s: Suspect) -> Verdict:
-        return Verdict(
-            s.index, s.local_ns, "outlier", -s.residual_ns, "fits neither a jump nor the noise", 0.0
-        )
+    def _follow_drift(self, suspect: Suspect, normalised: float) -> None:
+        """Notice residuals that lean to one side for longer than four samples: the drift has changed a little."""
+        keep = 1.0 - 1.0 / _LEAN_SPAN
+        self._lean = keep * self._lean + max(-CUSUM_CLIP, min(CUSUM_CLIP, normalised))
+        if abs(self._lean) < _LEAN_LIMIT / sqrt(1.0 - keep * keep) or self.accepted < 4 * _LEAN_SPAN:
+            return
+        self._lean = 0.0
+        mean = 0.5 * suspect.spread_ns
+        self.track.admit_drift(mean / (_LEAN_SPAN * self._interval_ns * 1e-9), mean)
+
+    def _outlier(self, s: Suspect, weight: float) -> Verdict:
+        cause = "fits neither a jump nor the noise"
+        estimate = self.track.offset_at(s.local_ns) if weight else None
+        return Verdict(s.index, s.local_ns, "outlier", -s.residual_ns, cause, weight, estimate)
 
 
 def timescale_of(ahead_ns: int, tai_utc_s: int) -> Literal["tai", "utc", "unknown"]:

@@ -1,50 +1,95 @@
-"""Offset and drift of one clock against an unsteered one: a bank of two-state Kalman filters.
+"""Offset and drift of one clock against an unsteered one: a bank of Kalman filters.
 
-Every member of the bank is the textbook filter for a clock with white frequency noise and a
-random walk of frequency (Galleani & Tavella 2003); they differ in how strong that walk is. Their
-mixture, weighted by how well each predicted the recent samples, is the adaptive Q: a quiet
-oscillator is averaged for long, a wandering one followed fast, and nobody has to say which it is.
+Every member of the bank is the textbook filter for one model of a clock (Galleani & Tavella 2003): white frequency
+noise and a random walk of frequency, some of them with aging or with a wander that returns to a line, each of another
+strength. Their mixture, weighted by how well each predicted the samples so far (Magill 1965), is the
+adaptive Q: a quiet oscillator is averaged for long, a wandering one followed fast, and nobody has to say which.
 
-Plain floats: a 2x2 filter in closed form costs less than one numpy call per step.
-Time is in seconds and offset in ns since a base that the caller keeps as integers, so drift is in
-ns/s = ppb.
+The arithmetic is `agent/ffi/clockcore.c`. Time is in seconds and offset in ns since a base that the caller
+keeps as integers, so drift is in ns/s = ppb.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import exp, log, sqrt
+from dataclasses import dataclass, replace
+from itertools import product
+from math import log, sqrt
+from typing import Any
 
-# Random walk of frequency, ppb per sqrt(second): from a good TCXO to one in a draught.
-WALKS_PPB = (1.0, 6.0, 20.0, 60.0)
-# White frequency noise, ns per sqrt(second): 1e-9 at 1 s.
-_WHITE_NS = 1.0
+from agent.ffi import _native
+
+_ffi, _lib = _native.ffi, _native.lib
+
 # Nobody knows the drift before the second sample; crystals are within 100 ppm.
 _INITIAL_DRIFT_VAR = 1e5**2
-# "Nothing is known": larger than any offset that an int64 can hold, small enough to square no further.
-_FORGOTTEN_VAR = 1e30
-# How many samples the choice of walk remembers.
-_WEIGHT_MEMORY = 300.0
-# No member is ever ruled out by more than this: a walk shows late, and the bound has to be right before.
-_LEAST_WEIGHT = 0.04
-# A squared normalised residual counts no more than this against a member: one outlier says nothing about Q.
-_SURPRISE_CAP = 9.0
+# How many samples the members' weights remember.
+_WEIGHT_MEMORY = 10_000.0
+# The prior over a walk's strength: between flat in its logarithm (0), which is too sure of quiet clocks before a walk
+# has shown, and flat in itself (1); measured by the coverage of bounds in the first minutes.
+_WALK_SLOPE = 0.7
+_AGING_SLOPE = 0.3
+_ALL = _lib.AGENT_BANK_ALL
 
 
-@dataclass(slots=True)
-class _Member:
-    """One filter of the bank: [theta, drift] and the upper half of its covariance."""
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One model of a clock.
 
-    walk_var: float
-    theta: float = 0.0
-    drift: float = 0.0
-    p00: float = 0.0
-    p01: float = 0.0
-    p11: float = _INITIAL_DRIFT_VAR
-    score: float = 0.0
+    `white_ns` is white frequency noise in ns per sqrt(second), `walk_ppb` random-walk frequency noise in ppb per
+    sqrt(second). With `aging_ppb_s`, the drift's rate walks too, in ppb/s per sqrt(second); with `wander_ns`,
+    the offset wanders besides, in ns per sqrt(second), and returns within `return_s`. A `locked` clock has no drift:
+    somebody disciplines it. `share` is the part of the prior.
+    """
 
-    def copy(self) -> _Member:
-        return _Member(self.walk_var, self.theta, self.drift, self.p00, self.p01, self.p11, self.score)
+    white_ns: float
+    walk_ppb: float
+    aging_ppb_s: float = 0.0
+    wander_ns: float = 0.0
+    return_s: float = 0.0
+    locked: bool = False
+    share: float = 1.0
+
+    @property
+    def family(self) -> int:
+        """The number of its family, in the order that a bank wants."""
+        if self.wander_ns:
+            return int(_lib.AGENT_FAMILY_RETURNING)
+        if self.aging_ppb_s:
+            return int(_lib.AGENT_FAMILY_AGING)
+        return int(_lib.AGENT_FAMILY_LOCKED if self.locked else _lib.AGENT_FAMILY_FREE)
+
+
+def _decades(low: float, high: float, per_decade: int = 2) -> list[float]:
+    """Return powers of 10 ** (1 / per_decade) from `low` to `high`."""
+    steps = round(log(high / low) / log(10.0) * per_decade)
+    return [low * 10.0 ** (i / per_decade) for i in range(steps + 1)]
+
+
+def _grid() -> tuple[Member, ...]:
+    """Return the members for a clock of which nothing is known: OCXO to a TCXO in a draught, free or locked.
+
+    Half a decade between neighbours costs a filter in between some percent of error at most.
+    """
+    free = [Member(w, r, share=r**_WALK_SLOPE) for w, r in product(_decades(0.01, 1e3), _decades(1e-3, 3e2))]
+    locked = [Member(w, 0.0, locked=True) for w in _decades(1.0, 3e3)]
+    aging = [
+        Member(w, r, aging_ppb_s=a, share=a**_AGING_SLOPE)
+        for w, r, a in product((0.01, 0.3, 10.0), (0.001, 0.03, 1.0), _decades(1e-6, 1.0, 1))
+    ]
+    returning = [
+        Member(0.01, 1e-3, wander_ns=x, return_s=t, locked=is_locked)
+        for t, x, is_locked in product((5.0, 20.0, 80.0, 300.0), _decades(10.0, 3e3), (False, True))
+    ]
+    families = ((0.97, free), (0.01, locked), (0.01, aging), (0.01, returning))
+    shared = [
+        [replace(m, share=part * m.share / sum(n.share for n in family)) for m in family]
+        for part, family in families
+    ]
+    free, locked, aging, returning = shared
+    return (*free, *locked, *aging, *returning)
+
+
+MEMBERS = _grid()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,185 +103,200 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class BankState:
-    """A snapshot to return to, when samples already taken turn out to be the start of a jump."""
+class SampleNoise:
+    """A sample's variance in ns^2: `seen` as NoiseScale measures it, and `extra` that is this sample's own.
 
-    time_s: float
-    members: tuple[_Member, ...]
+    `white_share` (seconds) and `walk_share` (seconds^3) say how much of a member's own noise is in `seen`.
+    """
+
+    seen: float
+    extra: float = 0.0
+    white_share: float = 0.0
+    walk_share: float = 0.0
+
+    @property
+    def var(self) -> float:
+        """All of it, as if none were the oscillator's."""
+        return self.seen + self.extra
+
+
+def _rows(members: tuple[Member, ...]) -> Any:
+    rows = _ffi.new("struct agent_member[]", len(members))
+    total = sum(m.share for m in members)
+    for row, m in zip(rows, members, strict=True):
+        row.family = m.family
+        third = m.aging_ppb_s or m.wander_ns
+        row.white_var, row.walk_var, row.third_var = m.white_ns**2, m.walk_ppb**2, third**2
+        row.tau_s = m.return_s
+        row.drift_var = 0.0 if m.locked else _INITIAL_DRIFT_VAR
+        row.log_prior = log(m.share / total)
+    return rows
 
 
 class DriftBank:
-    """A bank of offset/drift filters that are mixed by their own predictive likelihood."""
+    """A bank of offset/drift filters that are mixed by their own predictive likelihood.
 
-    __slots__ = ("_members", "_weights", "started", "time_s")
+    `members` are in the order of their families.
+    """
 
-    def __init__(self, walks_ppb: tuple[float, ...] = WALKS_PPB) -> None:
-        self._members = [_Member(walk * walk) for walk in walks_ppb]
-        self._weights = [1.0 / len(walks_ppb)] * len(walks_ppb)
-        self.time_s = 0.0
+    __slots__ = ("_moments", "members", "native", "started")
+
+    def __init__(self, members: tuple[Member, ...] = MEMBERS) -> None:
+        self.members = members
+        self.native = _ffi.gc(
+            _lib.agent_bank_new(_rows(members), len(members), _WEIGHT_MEMORY), _lib.agent_bank_free
+        )
+        if self.native == _ffi.NULL:
+            raise MemoryError("no memory for a bank of clock filters")
+        self._moments = _ffi.new("struct agent_moments[]", _lib.AGENT_BANK_GROUPS)
         self.started = False
+
+    @property
+    def time_s(self) -> float:
+        """The time that the state is of."""
+        return float(_lib.agent_bank_time(self.native))
 
     def start(self, time_s: float, theta_ns: float, var: float) -> None:
         """Take the first offset; the drift is unknown within 100 ppm."""
-        self.time_s = time_s
         self.started = True
-        for m in self._members:
-            m.theta, m.drift, m.score = theta_ns, 0.0, 0.0
-            m.p00, m.p01, m.p11 = var, 0.0, _INITIAL_DRIFT_VAR
-        self._weights = [1.0 / len(self._members)] * len(self._members)
+        _lib.agent_bank_start(self.native, time_s, theta_ns, var)
 
     def advance(self, time_s: float) -> None:
         """Propagate every member to `time_s`; a time in the past changes nothing."""
-        dt = time_s - self.time_s
-        if dt <= 0.0:
-            return
-        self.time_s = time_s
-        white = _WHITE_NS * _WHITE_NS * dt
-        for m in self._members:
-            walk = m.walk_var * dt
-            m.theta += m.drift * dt
-            m.p00 += dt * (2.0 * m.p01 + dt * (m.p11 + walk / 3.0)) + white
-            m.p01 += dt * (m.p11 + 0.5 * walk)
-            m.p11 += walk
-
-    @property
-    def rough_theta_ns(self) -> float:
-        """One member's offset: near enough to see whether the caller's base is still close."""
-        return self._members[0].theta
+        _lib.agent_bank_advance(self.native, time_s)
 
     def forecast(self, horizon_s: float) -> tuple[float, float]:
         """Return (offset in ns, its variance) `horizon_s` after the bank's time, noise of the way included."""
-        mean = 0.0
-        square = 0.0
-        first = self._members[0].theta
-        for weight, m in zip(self._weights, self._members, strict=True):
-            at = m.theta - first + m.drift * horizon_s
-            walk = m.walk_var * horizon_s
-            var = m.p00 + horizon_s * (2.0 * m.p01 + horizon_s * (m.p11 + walk / 3.0) + _WHITE_NS * _WHITE_NS)
-            mean += weight * at
-            square += weight * (var + at * at)
-        return first + mean, max(square - mean * mean, 0.0)
+        _lib.agent_bank_forecast(self.native, horizon_s, self._moments)
+        m = self._moments[_ALL]
+        return m.mean, m.var
+
+    def innovation_var(self, noise: SampleNoise) -> float:
+        """Return the variance of a sample's difference from `forecast(0)`: S."""
+        var: float = _lib.agent_bank_innovation_var(
+            self.native, noise.seen, noise.extra, noise.white_share, noise.walk_share
+        )
+        return var
 
     @property
     def drift_ppb(self) -> float:
-        """The drift of `estimate`, alone: it is asked for far more often than the rest."""
-        first = self._members[0].drift
-        drift = 0.0
-        for weight, m in zip(self._weights, self._members, strict=True):
-            drift += weight * (m.drift - first)
-        return first + drift
+        """The drift of `estimate`."""
+        return self.drift()[0]
+
+    def drift(self) -> tuple[float, float]:
+        """Return (drift in ppb, its variance)."""
+        _lib.agent_bank_drift(self.native, self._moments)
+        m = self._moments[_ALL]
+        return m.mean, m.var
 
     def estimate(self) -> Estimate:
         """Return the mixture's state at the bank's time; variances include the members' disagreement."""
-        first = self._members[0]
-        theta = drift = theta_sq = drift_sq = 0.0
-        for weight, m in zip(self._weights, self._members, strict=True):
-            d_theta, d_drift = m.theta - first.theta, m.drift - first.drift
-            theta += weight * d_theta
-            drift += weight * d_drift
-            theta_sq += weight * (m.p00 + d_theta * d_theta)
-            drift_sq += weight * (m.p11 + d_drift * d_drift)
-        return Estimate(
-            first.theta + theta,
-            first.drift + drift,
-            max(theta_sq - theta * theta, 0.0),
-            max(drift_sq - drift * drift, 0.0),
-        )
+        theta, theta_var = self.forecast(0.0)
+        drift, drift_var = self.drift()
+        return Estimate(theta, drift, theta_var, drift_var)
 
-    def update(self, offset_ns: float, var: float) -> None:
+    def update(self, offset_ns: float, noise: SampleNoise) -> None:
         """Correct every member by a measured offset and re-weight the bank.
 
-        `var` is the sample's variance as it shall count: robust weighting enlarges it before.
+        `noise` is the sample's as it shall count: robust weighting enlarges `extra` before.
         """
-        keep = 1.0 - 1.0 / _WEIGHT_MEMORY
-        best = -1e300
-        for m in self._members:
-            s = m.p00 + var
-            r = offset_ns - m.theta
-            k0 = m.p00 / s
-            k1 = m.p01 / s
-            m.theta += k0 * r
-            m.drift += k1 * r
-            m.p11 -= k1 * m.p01
-            # var / s is 1 - k0 without the cancellation when the offset was forgotten.
-            m.p01 *= var / s
-            m.p00 *= var / s
-            m.score = keep * m.score - 0.5 * (log(s) + min(r * r / s, _SURPRISE_CAP))
-            best = max(best, m.score)
-        weights = [exp(max(m.score - best, -30.0)) for m in self._members]
-        share = (1.0 - _LEAST_WEIGHT * len(weights)) / sum(weights)
-        self._weights = [_LEAST_WEIGHT + share * w for w in weights]
-        for m in self._members:
-            m.score -= best
+        _lib.agent_bank_update(
+            self.native, offset_ns, noise.seen, noise.extra, noise.white_share, noise.walk_share
+        )
+
+    def weights(self) -> list[float]:
+        """Return the members' weights, in their order."""
+        out = _ffi.new("double[]", len(self.members))
+        _lib.agent_bank_weights(self.native, out)
+        return list(out)
 
     def release_offset(self) -> None:
         """Forget the offset but keep the drift: a phase jump leaves the oscillator as it was."""
-        for m in self._members:
-            m.p00, m.p01 = _FORGOTTEN_VAR, 0.0
+        _lib.agent_bank_forget_offset(self.native)
 
     def release_drift(self, drift_var: float, offset_var: float) -> None:
         """Admit a drift changed by about sqrt(`drift_var`) ppb, some time ago: hence `offset_var` in ns^2."""
-        for m in self._members:
-            m.p00 += offset_var
-            m.p11 += drift_var
+        _lib.agent_bank_admit(self.native, offset_var, drift_var)
 
     def limit_drift(self, var: float) -> None:
         """Say that the drift is known to +- sqrt(`var`) ppb already."""
-        for m in self._members:
-            m.p11 = min(m.p11, var)
+        _lib.agent_bank_limit_drift(self.native, var)
 
     def shift(self, by_ns: float) -> None:
         """Move all offsets: the caller changes its base."""
-        for m in self._members:
-            m.theta += by_ns
+        _lib.agent_bank_shift(self.native, by_ns, 0.0)
 
     def steer(self, drift_ppb: float, delay_s: float = 0.0) -> None:
         """Add a known change of frequency that was dialled in `delay_s` before the bank's time."""
-        for m in self._members:
-            m.drift += drift_ppb
-            m.theta += drift_ppb * delay_s
+        _lib.agent_bank_shift(self.native, drift_ppb * delay_s, drift_ppb)
 
-    def save(self) -> BankState:
-        """Return a copy to restore later."""
-        return BankState(self.time_s, tuple(m.copy() for m in self._members))
+    def save(self) -> Any:
+        """Return a copy to restore later, when samples already taken turn out to be the start of a jump."""
+        state = _lib.agent_bank_save(self.native)
+        if state == _ffi.NULL:
+            raise MemoryError("no memory for the state of a bank of clock filters")
+        return _ffi.gc(state, _lib.agent_bank_state_free)
 
-    def restore(self, state: BankState) -> None:
+    def restore(self, state: Any) -> None:
         """Return to a saved state; the members' weights stay as they are now."""
-        self.time_s = state.time_s
-        self._members = [m.copy() for m in state.members]
+        _lib.agent_bank_restore(self.native, state)
 
 
 class NoiseScale:
     """How much noisier the samples are than they were said to be, from three in a row.
 
     The middle one against the line through its neighbours: offset and drift cancel, so this needs no
-    filter and is not fooled by one that lags. Clipped at 3 sigma, so bursts do not count as noise.
+    filter and is not fooled by one that lags. Clipped at 3 sigma, so bursts do not count as noise. What the oscillator
+    itself wanders from one sample to the next is in the figure too: `white_share` and `walk_share` say how much.
     """
 
-    __slots__ = ("_count", "_first", "_second", "scale")
+    __slots__ = ("_count", "_first", "_second", "scale", "walk_share", "white_share")
 
-    _MEMORY = 100.0
-    _MIN, _MAX = 0.02, 1e6
+    _MEMORY = 200.0
+    _MIN, _MAX = 1e-3, 1e6
 
     def __init__(self) -> None:
         self.scale = 1.0
+        self.white_share = self.walk_share = 0.0
         self._count = 3.0
-        self._first: tuple[float, float, float] | None = None
-        self._second: tuple[float, float, float] | None = None
+        self._first: tuple[float, float, float, float] | None = None
+        self._second: tuple[float, float, float, float] | None = None
 
-    def add(self, time_s: float, offset_ns: float, var: float) -> None:
-        """Take one accepted sample; `var` is its nominal variance."""
-        a, b, c = self._first, self._second, (time_s, offset_ns, var)
+    @property
+    def triples(self) -> float:
+        """Of how many samples the figure is, up to its memory."""
+        return self._count - 3.0
+
+    def noise(self, nominal_var: float, extra_var: float) -> SampleNoise:
+        """Return the noise of a sample whose `nominal_var` scales with what was seen, `extra_var` not."""
+        return SampleNoise(nominal_var * self.scale, extra_var, self.white_share, self.walk_share)
+
+    def add(self, time_s: float, offset_ns: float, nominal_var: float, extra_var: float = 0.0) -> None:
+        """Take one accepted sample; its noise is as in `noise`.
+
+        Where `extra_var` prevails, three samples tell how right that is, not how large the rest: they count little.
+        """
+        a, b, c = self._first, self._second, (time_s, offset_ns, nominal_var, extra_var)
         self._first, self._second = b, c
         if a is None or b is None or time_s <= a[0]:
             return
-        part = (b[0] - a[0]) / (time_s - a[0])
+        span = time_s - a[0]
+        part = (b[0] - a[0]) / span
         error = b[1] - (1.0 - part) * a[1] - part * offset_ns
-        expected = b[2] + (1.0 - part) ** 2 * a[2] + part * part * var
-        self._count = min(self._count + 1.0, self._MEMORY)
+        gains = ((1.0 - part) ** 2, 1.0, part * part)
+        nominal = sum(g * s[2] for g, s in zip(gains, (a, b, c), strict=True))
+        expected = nominal + sum(g * s[3] for g, s in zip(gains, (a, b, c), strict=True)) / self.scale
+        weight = (nominal / expected) ** 2
+        self._count = min(self._count + weight, self._MEMORY)
         ratio = min(error * error / expected, 9.0 * self.scale)
-        self.scale += (ratio - self.scale) / self._count
+        step = weight / self._count
+        self.scale += (ratio - self.scale) * step
         self.scale = min(max(self.scale, self._MIN), self._MAX)
+        # The bridge between the neighbours has variance white * p(1-p) T, and walk * (p(1-p))^2 T^3 / 3.
+        bridge = part * (1.0 - part)
+        gain = sum(gains)
+        self.white_share += (bridge * span / gain - self.white_share) * step
+        self.walk_share += (bridge * bridge * span**3 / (3.0 * gain) - self.walk_share) * step
 
     def forget_neighbours(self) -> None:
         """Start a new triple: the next sample does not continue the line of the last."""

@@ -10,13 +10,13 @@ from collections import deque
 from math import sqrt
 from typing import TYPE_CHECKING
 
-from agent.clock.kalman import DriftBank
+from agent.clock.kalman import DriftBank, Member, SampleNoise
 
 if TYPE_CHECKING:
     from agent.ffi.clocks import ClockPairs, Steering
 
 # Slews that adjtimex does not show (a PLL's phase correction, adjtime) reach 500 ppm, but come seldom.
-_HIDDEN_WALKS_PPB = (0.5, 50.0, 5000.0)
+_HIDDEN = (Member(1.0, 0.5), Member(1.0, 50.0), Member(1.0, 5000.0))
 _INITIAL_SLEW_VAR = 1000.0**2
 # Two clock reads back to back: what the vDSO leaves of noise.
 _READ_NOISE_NS = 10.0
@@ -28,7 +28,7 @@ class MonoRaw:
     """mono - raw as a function of time, from clock pairs and known steering."""
 
     def __init__(self) -> None:
-        self._bank = DriftBank(_HIDDEN_WALKS_PPB)
+        self._bank = DriftBank(_HIDDEN)
         self._raw0_ns = 0
         self._base_ns = 0
         self._steering_ppb = 0.0
@@ -108,6 +108,6 @@ class MonoRaw:
         residual = ahead - theta
         if residual * residual > _GATE_SIGMAS**2 * (predicted_var + var):
             bank.release_drift((residual / span) ** 2, residual * residual)
-        bank.update(ahead, var)
+        bank.update(ahead, SampleNoise(0.0, var))
         # A kink in the middle of the span is a quarter of change x span from the chord; half of that is sigma.
         self._kink_ns = abs(bank.drift_ppb - rate) * span / 8.0

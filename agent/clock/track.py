@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
+from typing import Any
 
-from agent.clock.kalman import BankState, DriftBank, Estimate, NoiseScale, robust_variance
+from agent.clock.forecast import Forecast, Mixture
+from agent.clock.kalman import DriftBank, Estimate, NoiseScale, SampleNoise, robust_variance
 
 # The float part is folded into the base when it grows beyond this, so that it never loses a nanosecond.
 _FOLD_NS = 1e7
@@ -19,24 +21,37 @@ class Suspect:
     local_ns: int
     offset_ns: int
     residual_ns: int
+    spread_ns: float
     nominal_var: float
     extra_var: float
     read_delay_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class TrackState:
+    """A snapshot of a track."""
+
+    base_ns: int
+    time_s: float
+    bank: Any
+    experts: Any
+
+
 class Track:
     """Offset (local - hardware) and drift against an unsteered local clock, exact to the nanosecond.
 
-    Offsets come and go as integers; inside, the bank sees floats relative to a base.
+    Offsets come and go as integers; inside, the filters see floats relative to a base.
     """
 
-    __slots__ = ("_base_ns", "_time0_ns", "bank", "noise")
+    __slots__ = ("_base_ns", "_jumped", "_time0_ns", "bank", "mixture", "noise")
 
-    def __init__(self) -> None:
+    def __init__(self, mixture: Mixture | None = None) -> None:
         self.bank = DriftBank()
+        self.mixture = Mixture() if mixture is None else mixture
         self.noise = NoiseScale()
         self._base_ns = 0
         self._time0_ns = 0
+        self._jumped = True
 
     def start(self, local_ns: int, offset_ns: int, var: float) -> None:
         """Begin anew with this sample."""
@@ -45,6 +60,9 @@ class Track:
         self.noise = NoiseScale()
         self.noise.add(0.0, 0.0, var)
         self.bank.start(0.0, 0.0, var)
+        self.mixture.start()
+        self.mixture.learn(self.bank, 0.0)
+        self._jumped = True
 
     def seconds(self, local_ns: int) -> float:
         """Return local time as the bank's seconds."""
@@ -57,17 +75,19 @@ class Track:
     def advance(self, local_ns: int) -> None:
         """Predict up to `local_ns`."""
         self.bank.advance(self.seconds(local_ns))
-        theta = self.bank.rough_theta_ns
+        theta, _ = self.bank.forecast(0.0)
         if abs(theta) > _FOLD_NS:
             whole = round(theta)
             self.bank.shift(-whole)
+            self.mixture.shift(-whole)
             self._base_ns += whole
             self.noise.forget_neighbours()
 
-    def residual(self, offset_ns: int) -> tuple[int, float]:
-        """Return (measured - predicted offset in ns, variance of the prediction) at the bank's time."""
-        theta, var = self.bank.forecast(0.0)
-        return offset_ns - self._base_ns - round(theta), var
+    def residual(self, offset_ns: int, nominal_var: float, extra_var: float) -> tuple[int, float]:
+        """Return (measured - predicted offset in ns, its variance S) of a sample at the bank's time."""
+        theta, _ = self.bank.forecast(0.0)
+        spread_var = self.bank.innovation_var(self.noise.noise(nominal_var, extra_var))
+        return offset_ns - self._base_ns - round(theta), spread_var
 
     def accept(
         self, offset_ns: int, nominal_var: float, extra_var: float, above: float, below: float
@@ -78,40 +98,76 @@ class Track:
         limits of `robust_variance`.
         """
         measured = self.relative_ns(offset_ns)
-        var = nominal_var * self.noise.scale + extra_var
-        theta, predicted_var = self.bank.forecast(0.0)
-        used = robust_variance(measured - theta, predicted_var + var, var, above, below)
-        self.bank.update(measured, used)
-        self.noise.add(self.bank.time_s, measured, nominal_var + extra_var / self.noise.scale)
-        return var / used
+        noise = self.noise.noise(nominal_var, extra_var)
+        theta, _ = self.bank.forecast(0.0)
+        spread_var = self.bank.innovation_var(noise)
+        used = robust_variance(measured - theta, spread_var, noise.var, above, below)
+        self.mixture.score(self.bank.time_s, measured, used)
+        self.bank.update(
+            measured,
+            SampleNoise(noise.seen, extra_var + used - noise.var, noise.white_share, noise.walk_share),
+        )
+        recurrent = self.mixture.recurrent
+        if recurrent is not None:
+            innovation = 0.0 if self._jumped else measured - theta
+            recurrent.observe(self.bank.time_s, innovation, sqrt(spread_var), noise.var / used, self._jumped)
+        self._jumped = False
+        self.mixture.learn(self.bank, measured)
+        self.noise.add(self.bank.time_s, measured, nominal_var, extra_var)
+        return noise.var / used
 
     def step(self, by_ns: int) -> None:
-        """Move the offset by a jump and forget how well it was known; the drift stays."""
+        """Move the offset by a jump and forget how well it was known; the drift stays.
+
+        What was predicted, and what the experts know, moves with it.
+        """
         self._base_ns += by_ns
+        self._jumped = True
         self.bank.release_offset()
         self.noise.forget_neighbours()
+
+    def admit(self, size_ns: float) -> None:
+        """Admit that the offset is off by about `size_ns`, nobody knows why."""
+        self.bank.release_drift(0.0, size_ns * size_ns)
+        self.noise.forget_neighbours()
+
+    def admit_drift(self, drift_ppb: float, size_ns: float) -> None:
+        """Admit that the drift is off by about `drift_ppb` and the offset by `size_ns`."""
+        self.bank.release_drift(drift_ppb * drift_ppb, size_ns * size_ns)
 
     def release_drift(self, slope_ppb: float, residual_ns: float) -> None:
         """Admit a frequency step of about `slope_ppb` that already moved the offset by `residual_ns`."""
         self.bank.release_drift(slope_ppb * slope_ppb, residual_ns * residual_ns)
+        self.mixture.release_drift()
+        self._jumped = True
         self.noise.forget_neighbours()
+
+    def steer(self, drift_ppb: float) -> None:
+        """Add a known change of drift, dialled in at the bank's time."""
+        self.bank.steer(drift_ppb)
+        self.mixture.steer(self.bank.time_s, drift_ppb)
 
     def estimate(self) -> Estimate:
         """Return the state at the bank's time, the offset relative to the base."""
         return self.bank.estimate()
 
     def offset_at(self, local_ns: int) -> tuple[int, float]:
-        """Return (offset in ns, sigma in ns) predicted for `local_ns`, at or after the bank's time."""
+        """Return (offset in ns, sigma in ns) of the bank for `local_ns`, at or after its time."""
         horizon = max(self.seconds(local_ns) - self.bank.time_s, 0.0)
         theta, var = self.bank.forecast(horizon)
         return self._base_ns + round(theta), sqrt(var)
 
-    def save(self) -> tuple[int, BankState]:
-        """Return what `restore` needs."""
-        return self._base_ns, self.bank.save()
+    def forecast(self, local_ns: int) -> Forecast:
+        """Return what is expected after `local_ns`, at or after the bank's time."""
+        return self.mixture.forecast(self.bank, self.seconds(local_ns), self._base_ns)
 
-    def restore(self, state: tuple[int, BankState]) -> None:
+    def save(self) -> TrackState:
+        """Return what `restore` needs."""
+        return TrackState(self._base_ns, self.bank.time_s, self.bank.save(), self.mixture.save())
+
+    def restore(self, state: TrackState) -> None:
         """Return to a saved state."""
-        self._base_ns, bank = state
-        self.bank.restore(bank)
+        self.bank.restore(state.bank)
+        self.mixture.restore(state.experts, state.time_s, float(self._base_ns - state.base_ns))
+        self._base_ns = state.base_ns
         self.noise.forget_neighbours()

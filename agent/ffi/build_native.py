@@ -1,8 +1,8 @@
 """Builds `agent.ffi._native`: cffi in API mode over libbpf, libc and native.c.
 
-The declarations come from three places: `bpf/records.h` (the wire, the one definition of every record),
-`native.h` (what native.c gives), and the calls of libbpf and libc that Python makes itself, below. The C compiler
-checks all of them against the real headers.
+The declarations come from `bpf/records.h` (the wire, the one definition of every record), `native.h` and
+`clockcore.h` (what the C sources of the same names give), and, below, the calls of libbpf and libc that Python makes
+itself. The C compiler checks all of them against the real headers.
 """
 
 import re
@@ -334,6 +334,7 @@ _INCLUDES = """
 #include <bpf/libbpf.h>
 #include "records.h"
 #include "native.h"
+#include "clockcore.h"
 
 /* bpf_link_info's head and its tracing part: cffi can't name members of an anonymous union. */
 struct agent_tracing_link {
@@ -356,6 +357,7 @@ ffibuilder.cdef(
     _KERNEL_TYPES
     + _declarations(_ROOT / "bpf/records.h")
     + _declarations(_ROOT / "agent/ffi/native.h")
+    + _declarations(_ROOT / "agent/ffi/clockcore.h")
     + _LIBC
     + _CLOCKS
     + _LIBBPF
@@ -364,9 +366,9 @@ ffibuilder.set_source(
     "agent.ffi._native",
     _INCLUDES,
     # Relative: setuptools wants the paths as setup.py sees them.
-    sources=["agent/ffi/native.c"],
-    depends=["agent/ffi/native.h", "agent/ffi/build_native.py", "bpf/records.h"],
+    sources=["agent/ffi/native.c", "agent/ffi/clockcore.c"],
+    depends=["agent/ffi/native.h", "agent/ffi/clockcore.h", "agent/ffi/build_native.py", "bpf/records.h"],
     include_dirs=["agent/ffi", "bpf"],
-    libraries=["bpf"],
+    libraries=["bpf", "m"],
     extra_compile_args=["-O2", "-Wall"],
 )

@@ -77,7 +77,7 @@ def test_results_are_saved_as_a_page_and_json(tmp_path: Path) -> None:
     """Both name the figure, its target, and the machine."""
     _, spread = median_with_bootstrap([1.0, 1.1])
     figure = Figure("packet", "the cost", 1.05, "", 1.3, "at most", spread, 2, {"how": "by hand"})
-    page = report.save({"date": "2026-01-02T03:04:05Z", "commit": "abc"}, [figure], tmp_path)
+    page = report.save({"date": "2026-01-02T03:04:05Z", "commit": "abc"}, [figure], directory=tmp_path)
     assert page.name == "2026-01-02-abc.md"
     assert "| packet | the cost | 1.05 |" in page.read_text()
     assert '"target": 1.3' in page.with_suffix(".json").read_text()

@@ -7,7 +7,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from agent.clock.kalman import DriftBank, NoiseScale, robust_variance
+from agent.clock.kalman import DriftBank, Member, NoiseScale, SampleNoise, robust_variance
 
 
 def _clock(
@@ -31,7 +31,7 @@ def test_bounds_cover_without_knowing_the_walk(walk_ppb: float) -> None:
         bank.start(0.0, float(offset[0] + noise[0]), 900.0)
         for i in range(1, len(offset) - 10):
             bank.advance(i * 0.1)
-            bank.update(float(offset[i] + noise[i]), 900.0)
+            bank.update(float(offset[i] + noise[i]), SampleNoise(900.0))
             if i > 50:
                 e = bank.estimate()
                 theta, var = bank.forecast(1.0)
@@ -44,14 +44,14 @@ def test_a_quiet_clock_is_averaged_for_long() -> None:
     """On a clock without wander, the drift gets better than the noisiest member alone would know it."""
     rng = np.random.default_rng(1)
     offset, drift = _clock(rng, 2000, 0.1, 0.0)
-    bank, nervous = DriftBank(), DriftBank((60.0,))
+    bank, nervous = DriftBank(), DriftBank((Member(1.0, 60.0),))
     for b in (bank, nervous):
         b.start(0.0, float(offset[0]), 900.0)
     for i in range(1, len(offset)):
         measured = float(offset[i] + rng.normal(0.0, 30.0))
         for b in (bank, nervous):
             b.advance(i * 0.1)
-            b.update(measured, 900.0)
+            b.update(measured, SampleNoise(900.0))
     assert abs(bank.estimate().drift_ppb - drift[-1]) < 3.0
     assert bank.estimate().drift_var < nervous.estimate().drift_var / 4
 
@@ -62,10 +62,10 @@ def test_a_forgotten_offset_keeps_the_drift() -> None:
     bank.start(0.0, 0.0, 100.0)
     for i in range(1, 200):
         bank.advance(i * 0.1)
-        bank.update(12_000.0 * i * 0.1, 100.0)
+        bank.update(12_000.0 * i * 0.1, SampleNoise(100.0))
     before = bank.estimate().drift_ppb
     bank.release_offset()
-    bank.update(1e12, 100.0)
+    bank.update(1e12, SampleNoise(100.0))
     after = bank.estimate()
     assert after.theta_ns == pytest.approx(1e12, abs=1e-3)
     assert after.drift_ppb == pytest.approx(before, abs=1e-3)

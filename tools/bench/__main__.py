@@ -28,22 +28,22 @@ def main() -> int:
         raise UsageError(f"no measurement {', '.join(unknown)}", "--list shows them")
     require_root("bench")
     facts = machine.facts()
-    figures, failed = _measure(names, Effort(quick=args.quick))
-    print(report.table(figures))
+    figures, missing = _measure(names, Effort(quick=args.quick))
+    print(report.table(figures, missing))
     if args.json is not None:
-        text = json.dumps(report.as_json(facts, figures), indent=1, ensure_ascii=False)
+        text = json.dumps(report.as_json(facts, figures, missing), indent=1, ensure_ascii=False)
         args.json.write_text(text + "\n")
     if args.save:
-        print(f"written: {report.save(facts, figures)}")
-    if failed:
-        raise PartialError(f"not measured: {', '.join(failed)}", "the causes are told above")
+        print(f"written: {report.save(facts, figures, missing)}")
+    if missing:
+        raise PartialError(f"not measured: {', '.join(missing)}", "the causes are told above")
     return 1 if args.strict and not all(figure.reached for figure in figures) else 0
 
 
-def _measure(names: list[str], effort: Effort) -> tuple[list[Figure], list[str]]:
-    """The figures, and the names of the measurements that could not be made: one doesn't cost the others."""
+def _measure(names: list[str], effort: Effort) -> tuple[list[Figure], dict[str, str]]:
+    """The figures, and why measurements could not be made: one doesn't cost the others."""
     figures: list[Figure] = []
-    failed = []
+    missing: dict[str, str] = {}
     for name in names:
         effort.say(f"{name}: {MEASUREMENTS[name]}")
         start = time.monotonic()
@@ -51,10 +51,10 @@ def _measure(names: list[str], effort: Effort) -> tuple[list[Figure], list[str]]
             figures += measurement(name).measure(effort)
         except AgentError as error:
             effort.say(f"{name}: {error}")
-            failed.append(name)
+            missing[name] = error.what
         else:
             effort.say(f"{name}: {time.monotonic() - start:.0f} s")
-    return figures, failed
+    return figures, missing
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tools.bench.figure import Figure
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs/results"
+_NOTHING: Mapping[str, str] = {}
 _SIGNS = {"at most": "≤", "at least": "≥", "exactly": "="}
 
 
-def as_json(machine: dict[str, Any], figures: list[Figure]) -> dict[str, Any]:
-    """Everything, as JSON types."""
+def as_json(
+    machine: dict[str, Any], figures: list[Figure], missing: Mapping[str, str] = _NOTHING
+) -> dict[str, Any]:
+    """Everything, as JSON types; `missing` says why a measurement could not be made, by its name."""
     return {
         "machine": machine,
+        "not_measured": dict(missing),
         "figures": [
             {
                 "name": figure.name,
@@ -40,12 +45,13 @@ def as_json(machine: dict[str, Any], figures: list[Figure]) -> dict[str, Any]:
     }
 
 
-def table(figures: list[Figure]) -> str:
-    """The figures in columns."""
+def table(figures: list[Figure], missing: Mapping[str, str] = _NOTHING) -> str:
+    """The figures in columns, and under them what was not measured and why."""
     head = ("figure", "value", "spread", "target", "reached", "n")
     rows = [head, *(_row(figure) for figure in figures)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines += [f"{name}: not measured: {why}" for name, why in missing.items()]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -68,7 +74,9 @@ def _number(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
 
 
-def markdown(machine: dict[str, Any], figures: list[Figure], json_name: str) -> str:
+def markdown(
+    machine: dict[str, Any], figures: list[Figure], json_name: str, missing: Mapping[str, str] = _NOTHING
+) -> str:
     """A page that says what was measured, how, on what."""
     lines = [
         f"# Figures of {machine['date']}",
@@ -83,6 +91,7 @@ def markdown(machine: dict[str, Any], figures: list[Figure], json_name: str) -> 
         name, value, spread, target, reached, n = _row(figure)
         method = f" ({figure.spread.method})" if figure.spread else ""
         lines.append(f"| {name} | {figure.what} | {value} | {spread}{method} | {target} | {reached} | {n} |")
+    lines += [f"| {name} | not measured: {why} | | | | | |" for name, why in missing.items()]
     lines += ["", "## How", ""]
     for figure in figures:
         lines += [f"**{figure.name}**", ""]
@@ -103,13 +112,20 @@ def _detail(value: Any) -> str:
     return str(value)
 
 
-def save(machine: dict[str, Any], figures: list[Figure], directory: Path = RESULTS) -> Path:
-    """Write the page and its JSON, named by date and commit; returns the page's path."""
+def save(
+    machine: dict[str, Any],
+    figures: list[Figure],
+    missing: Mapping[str, str] = _NOTHING,
+    *,
+    suffix: str = "",
+    directory: Path = RESULTS,
+) -> Path:
+    """Write the page and its JSON, named by date and commit (and `suffix`); returns the page's path."""
     commit = machine["commit"].partition(" ")[0] or "unknown"
-    name = f"{machine['date'][:10]}-{commit}"
+    name = f"{machine['date'][:10]}-{commit}{suffix}"
     directory.mkdir(parents=True, exist_ok=True)
-    data = as_json(machine, figures)
+    data = as_json(machine, figures, missing)
     (directory / f"{name}.json").write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
     page = directory / f"{name}.md"
-    page.write_text(markdown(machine, figures, f"{name}.json"))
+    page.write_text(markdown(machine, figures, f"{name}.json", missing))
     return page

@@ -1,0 +1,166 @@
+"""Predictions per horizon: experts, mixed by their own out-of-sample error, with calibrated bounds.
+
+The arithmetic is `agent/ffi/clockcore.c`; here are its names and its shapes. Offsets are floats in ns since the base
+that `Track` keeps, times seconds since its start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from agent.clock.kalman import DriftBank
+from agent.ffi import _native
+
+_ffi, _lib = _native.ffi, _native.lib
+
+HORIZONS_S = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0)
+EXPERTS = ("hold", "alr", "kalman2", "kalman3", "rls", "lstm")
+"""hold: the last offset, moved on at the mean rate of up to 4096 s. alr: a line over 4 to 64 points, as many as predict
+best (linuxptp's linreg servo). kalman2, kalman3: the bank's members with two and three states. rls: an
+autoregression of the increments. lstm: a recurrent correction of the bank's forecast."""
+
+
+class Recurrent(Protocol):
+    """A learned expert: what it saw of each sample in, corrections of the bank's forecast out."""
+
+    def observe(
+        self, time_s: float, innovation_ns: float, sigma_ns: float, weight: float, jump: bool
+    ) -> None:
+        """Take one sample: its difference from the bank's forecast, that one's sigma (sqrt(S)), its weight.
+
+        `jump` flags a sample at which the clock was re-anchored.
+        """
+        ...
+
+    def predict(self, horizons_s: tuple[float, ...]) -> npt.NDArray[np.float64]:
+        """Return what to add to the bank's forecast, in ns, float64[H]; NaN while it can't tell."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What is expected at each of H horizons, by the mixture and by each of E experts.
+
+    `offset_ns` is int64[H]; `sigma_ns` float64[H], calibrated by the errors seen; `p99_ns` float64[H], which 99 % of
+    errors stay below, what no averaging can tell (the asymmetry of reads) aside. `expert_offset_ns` is int64[H, E],
+    0 where `weights`, float64[H, E] with rows that add up to 1, is 0 because the expert can't tell yet.
+    """
+
+    offset_ns: npt.NDArray[np.int64]
+    sigma_ns: npt.NDArray[np.float64]
+    p99_ns: npt.NDArray[np.float64]
+    expert_offset_ns: npt.NDArray[np.int64]
+    weights: npt.NDArray[np.float64]
+
+    def moved(self, by_ns: int, unsure_ns: int) -> Forecast:
+        """Return the forecast from another offset, with a bound that is wider by `unsure_ns`."""
+        return Forecast(
+            self.offset_ns + by_ns,
+            self.sigma_ns,
+            self.p99_ns + unsure_ns,
+            np.where(self.weights > 0.0, self.expert_offset_ns + by_ns, 0),
+            self.weights,
+        )
+
+
+class Mixture:
+    """The experts besides the bank, and the mixture of all per horizon.
+
+    `experts` is a choice of EXPERTS; "lstm" takes part if there is a `recurrent`. Raises ValueError for other
+    names, too many horizons, or none.
+    """
+
+    def __init__(
+        self,
+        horizons_s: tuple[float, ...] = HORIZONS_S,
+        experts: tuple[str, ...] = EXPERTS,
+        recurrent: Recurrent | None = None,
+    ) -> None:
+        unknown = set(experts) - set(EXPERTS)
+        if unknown:
+            raise ValueError(f"no such expert: {', '.join(sorted(unknown))}; there are {', '.join(EXPERTS)}")
+        if not {"kalman2", "kalman3"} & set(experts):
+            raise ValueError("kalman2 or kalman3 has to be among the experts: the others start later")
+        if not 0 < len(horizons_s) <= _lib.AGENT_HORIZONS or min(horizons_s) <= 0.0:
+            raise ValueError(f"between 1 and {_lib.AGENT_HORIZONS} horizons above 0 s, not {horizons_s}")
+        if list(horizons_s) != sorted(set(horizons_s)):
+            raise ValueError(f"horizons ascend: {horizons_s}")
+        self.horizons_s = horizons_s
+        self.recurrent = recurrent
+        self.experts = tuple(e for e in EXPERTS if e in experts and (e != "lstm" or recurrent is not None))
+        self._columns = [EXPERTS.index(e) for e in self.experts]
+        self._tracks = _ffi.new("struct agent_tracks *")
+        self._mixture = _ffi.new("struct agent_mixture *")
+        self._mixture.n_horizons = len(horizons_s)
+        for i, span in enumerate(horizons_s):
+            self._mixture.horizons[i].span_s = span
+        for e in self._columns:
+            self._mixture.enabled[e] = 1
+        self._out = _ffi.new("struct agent_forecast[]", len(horizons_s))
+        self._table = np.frombuffer(_ffi.buffer(self._out), dtype=np.float64).reshape(len(horizons_s), -1)
+        self.start()
+
+    def start(self) -> None:
+        """Begin anew: nothing is known."""
+        _lib.agent_tracks_start(self._tracks)
+        _lib.agent_mixture_start(self._mixture)
+
+    def learn(self, bank: DriftBank, offset_ns: float) -> None:
+        """Learn from an accepted sample that the bank has taken: experts, and what to score later."""
+        _lib.agent_tracks_add(self._tracks, bank.time_s, offset_ns)
+        _lib.agent_mixture_keep(self._mixture, bank.native, self._tracks, self._correction())
+
+    def score(self, time_s: float, offset_ns: float, var: float) -> None:
+        """Score what is due by an accepted sample of variance `var`."""
+        _lib.agent_mixture_score(self._mixture, time_s, offset_ns, var, self._tracks.interval_s)
+
+    def forecast(self, bank: DriftBank, time_s: float, base_ns: int) -> Forecast:
+        """Return what is expected after `time_s`, at or after the bank's; offsets on top of `base_ns`."""
+        _lib.agent_mixture_forecast(
+            self._mixture, bank.native, self._tracks, time_s, self._correction(), self._out
+        )
+        table = self._table
+        expert = table[:, 3 : 3 + len(EXPERTS)][:, self._columns]
+        weights = table[:, 3 + len(EXPERTS) :][:, self._columns]
+        told = np.where(weights > 0.0, expert, 0.0)
+        return Forecast(
+            np.rint(table[:, 0]).astype(np.int64) + base_ns,
+            table[:, 1].copy(),
+            table[:, 2].copy(),
+            np.where(weights > 0.0, np.rint(told).astype(np.int64) + base_ns, 0),
+            weights,
+        )
+
+    def _correction(self) -> Any:
+        if self.recurrent is None:
+            return _ffi.NULL
+        return _ffi.from_buffer("double[]", self.recurrent.predict(self.horizons_s))
+
+    def shift(self, by_ns: float) -> None:
+        """Move what is known and what is pending: the caller changes its base."""
+        _lib.agent_tracks_shift(self._tracks, by_ns)
+        _lib.agent_mixture_shift(self._mixture, by_ns)
+
+    def steer(self, time_s: float, drift_ppb: float) -> None:
+        """Add a known change of frequency at `time_s`."""
+        _lib.agent_tracks_steer(self._tracks, time_s, drift_ppb)
+        _lib.agent_mixture_steer(self._mixture, time_s, drift_ppb)
+
+    def release_drift(self) -> None:
+        """Forget the rates and what was predicted by them: the frequency is another."""
+        _lib.agent_tracks_forget(self._tracks, 1)
+        _lib.agent_mixture_drop(self._mixture, float("-inf"))
+
+    def save(self) -> Any:
+        """Return a copy of what the experts know."""
+        return _ffi.new("struct agent_tracks *", self._tracks[0])
+
+    def restore(self, state: Any, time_s: float, by_ns: float) -> None:
+        """Return to a saved state of `time_s`, with a base `by_ns` below; what was predicted since is dropped."""
+        self._tracks[0] = state[0]
+        _lib.agent_mixture_drop(self._mixture, time_s)
+        _lib.agent_mixture_shift(self._mixture, by_ns)

@@ -1,0 +1,1085 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The clock's arithmetic; tests/unit/clock_reference.py is the same in plain NumPy. */
+#include "clockcore.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- the bank ---------------------------------------------------------------------------------- */
+
+/* Larger than any offset that an int64 can hold, small enough to square no further. */
+#define FORGOTTEN_VAR 1e30
+/* A squared normalised residual counts no more than this against a member: one outlier says nothing about Q. */
+#define SURPRISE_CAP 25.0
+/* A member may fall behind the best by this many nats: the way back is short when the clock changes. */
+#define LOG_RANGE 22.0
+/* A member's noise is never less than this part of the noise seen. */
+#define LEAST_NOISE 0.02
+
+enum {
+	THETA,
+	DRIFT,
+	THIRD,
+	P00,
+	P01,
+	P02,
+	P11,
+	P12,
+	P22,
+	N_STATE, /* what a snapshot keeps */
+	SCORE = N_STATE,
+	WEIGHT,
+	WHITE,
+	WALK,
+	THIRD_VAR,
+	N_COLUMNS,
+};
+
+struct agent_bank {
+	int n, n_two;
+	int first[AGENT_FAMILIES + 1]; /* where a family begins; the last: where all end */
+	double time_s, memory;
+	double family_weight[AGENT_FAMILIES];
+	struct agent_member *members;
+	double *column[N_COLUMNS];
+	double cells[];
+};
+
+struct agent_bank_state {
+	double time_s;
+	double cells[];
+};
+
+struct agent_bank *agent_bank_new(const struct agent_member *members, int n, double memory)
+{
+	struct agent_bank *bank;
+	int i, c;
+
+	bank = calloc(1, sizeof(*bank) + (size_t)n * (N_COLUMNS * sizeof(double) + sizeof(*members)));
+	if (!bank)
+		return NULL;
+	bank->n = n;
+	bank->memory = memory;
+	for (c = 0; c < N_COLUMNS; c++)
+		bank->column[c] = bank->cells + (size_t)c * n;
+	bank->members = (struct agent_member *)(bank->cells + (size_t)N_COLUMNS * n);
+	memcpy(bank->members, members, n * sizeof(*members));
+	for (i = 0; i < n; i++) {
+		if (i && members[i].family < members[i - 1].family) {
+			free(bank);
+			return NULL;
+		}
+		for (c = members[i].family + 1; c <= AGENT_FAMILIES; c++)
+			bank->first[c] = i + 1;
+		bank->column[WHITE][i] = members[i].white_var;
+		bank->column[WALK][i] = members[i].walk_var;
+		bank->column[THIRD_VAR][i] = members[i].third_var;
+	}
+	bank->n_two = bank->first[AGENT_FAMILY_AGING];
+	return bank;
+}
+
+void agent_bank_free(struct agent_bank *bank)
+{
+	free(bank);
+}
+
+double agent_bank_time(const struct agent_bank *bank)
+{
+	return bank->time_s;
+}
+
+static double best_of(const double *score, int from, int to)
+{
+	double best = -INFINITY;
+	int i;
+
+	for (i = from; i < to; i++)
+		if (score[i] > best)
+			best = score[i];
+	return best;
+}
+
+/* Keeps the members within LOG_RANGE of their family's best, and that one of the best of all. */
+static void limit_range(double *score, int from, int to, double best)
+{
+	double own = best_of(score, from, to);
+	double lift = own < best - LOG_RANGE ? best - LOG_RANGE - own : 0.0;
+	int i;
+
+	for (i = from; i < to; i++)
+		score[i] = (score[i] < own - LOG_RANGE ? own - LOG_RANGE : score[i]) + lift - best;
+}
+
+static void weigh(struct agent_bank *bank)
+{
+	double *score = bank->column[SCORE], *weight = bank->column[WEIGHT];
+	double best = best_of(score, 0, bank->n), sum = 0.0;
+	int i;
+
+	for (i = 0; i < AGENT_FAMILIES; i++)
+		limit_range(score, bank->first[i], bank->first[i + 1], best);
+	for (i = 0; i < bank->n; i++) {
+		weight[i] = exp(score[i]);
+		sum += weight[i];
+	}
+	sum = 1.0 / sum;
+	memset(bank->family_weight, 0, sizeof(bank->family_weight));
+	for (i = 0; i < bank->n; i++) {
+		weight[i] *= sum;
+		bank->family_weight[bank->members[i].family] += weight[i];
+	}
+}
+
+void agent_bank_start(struct agent_bank *bank, double time_s, double theta, double var)
+{
+	int i;
+
+	memset(bank->cells, 0, (size_t)N_STATE * bank->n * sizeof(double));
+	bank->time_s = time_s;
+	for (i = 0; i < bank->n; i++) {
+		const struct agent_member *m = &bank->members[i];
+
+		bank->column[THETA][i] = theta;
+		bank->column[P00][i] = var;
+		bank->column[P11][i] = m->drift_var;
+		bank->column[SCORE][i] = m->log_prior;
+		/* The wander starts anywhere in its range; aging is unknown within 1 ppb/s. */
+		if (m->family == AGENT_FAMILY_RETURNING)
+			bank->column[P22][i] = m->third_var * m->tau_s * 0.5;
+		else if (m->family == AGENT_FAMILY_AGING)
+			bank->column[P22][i] = 1.0;
+	}
+	weigh(bank);
+}
+
+/* How theta and f take the third state up over dt, what is left of it, and the noise that it brings. */
+struct third {
+	double to_theta, to_drift, kept;
+	double q00, q01, q02, q11, q12, q22;
+};
+
+static struct third third_over(const struct agent_member *m, double dt)
+{
+	struct third t = {0};
+	double v = m->third_var;
+
+	if (m->family == AGENT_FAMILY_AGING) {
+		t.to_theta = 0.5 * dt * dt;
+		t.to_drift = dt;
+		t.kept = 1.0;
+		t.q22 = v * dt;
+		t.q12 = v * dt * dt / 2.0;
+		t.q11 = v * dt * dt * dt / 3.0;
+		t.q02 = v * dt * dt * dt / 6.0;
+		t.q01 = v * dt * dt * dt * dt / 8.0;
+		t.q00 = v * dt * dt * dt * dt * dt / 20.0;
+	} else if (m->family == AGENT_FAMILY_RETURNING) {
+		t.kept = exp(-dt / m->tau_s);
+		t.to_theta = t.kept - 1.0;
+		t.q00 = t.q02 = t.q22 = v * m->tau_s * 0.5 * (1.0 - t.kept * t.kept);
+	}
+	return t;
+}
+
+void agent_bank_advance(struct agent_bank *bank, double time_s)
+{
+	double *restrict theta = bank->column[THETA], *restrict f = bank->column[DRIFT];
+	double *restrict z = bank->column[THIRD];
+	double *restrict p00 = bank->column[P00], *restrict p01 = bank->column[P01];
+	double *restrict p02 = bank->column[P02], *restrict p11 = bank->column[P11];
+	double *restrict p12 = bank->column[P12], *restrict p22 = bank->column[P22];
+	const double *restrict white = bank->column[WHITE], *restrict walk = bank->column[WALK];
+	double dt = time_s - bank->time_s;
+	struct third t = {0};
+	int i;
+
+	if (!(dt > 0.0))
+		return;
+	bank->time_s = time_s;
+	for (i = 0; i < bank->n_two; i++) {
+		double q = walk[i] * dt;
+
+		theta[i] += f[i] * dt;
+		p00[i] += dt * (2.0 * p01[i] + dt * (p11[i] + q / 3.0) + white[i]);
+		p01[i] += dt * (p11[i] + 0.5 * q);
+		p11[i] += q;
+	}
+	for (; i < bank->n; i++) {
+		double q = walk[i] * dt, a, b, c, r0, r1, r2, s1, s2;
+
+		const struct agent_member *m = &bank->members[i];
+
+		if (i == bank->n_two || m->family != m[-1].family || m->tau_s != m[-1].tau_s ||
+		    m->third_var != m[-1].third_var)
+			t = third_over(m, dt);
+		a = t.to_theta, b = t.to_drift, c = t.kept;
+		theta[i] += f[i] * dt + a * z[i];
+		f[i] += b * z[i];
+		z[i] *= c;
+		/* F P F', F = [1 dt a; 0 1 b; 0 0 c]: rows of F P first. */
+		r0 = p00[i] + dt * p01[i] + a * p02[i];
+		r1 = p01[i] + dt * p11[i] + a * p12[i];
+		r2 = p02[i] + dt * p12[i] + a * p22[i];
+		s1 = p11[i] + b * p12[i];
+		s2 = p12[i] + b * p22[i];
+		p00[i] = r0 + dt * r1 + a * r2 + dt * (white[i] + dt * q / 3.0) + t.q00;
+		p01[i] = r1 + b * r2 + 0.5 * dt * q + t.q01;
+		p02[i] = c * r2 + t.q02;
+		p11[i] = s1 + b * s2 + q + t.q11;
+		p12[i] = c * s2 + t.q12;
+		p22[i] = c * c * p22[i] + t.q22;
+	}
+}
+
+/* Sums of one group, relative to the first member so that nothing cancels. */
+struct sums {
+	double weight, mean, square;
+};
+
+static void add(struct sums *s, double weight, double at, double var)
+{
+	s->weight += weight;
+	s->mean += weight * at;
+	s->square += weight * (var + at * at);
+}
+
+/* Of each family that has members, and of all. */
+static void moments(const struct sums *family, double first, struct agent_moments *out)
+{
+	struct sums group[AGENT_BANK_GROUPS] = {0};
+	int g;
+
+	for (g = 0; g < AGENT_FAMILIES; g++) {
+		group[g] = family[g];
+		group[AGENT_BANK_ALL].weight += family[g].weight;
+		group[AGENT_BANK_ALL].mean += family[g].mean;
+		group[AGENT_BANK_ALL].square += family[g].square;
+	}
+	for (g = 0; g < AGENT_BANK_GROUPS; g++) {
+		double mean = group[g].mean / group[g].weight;
+		double var = group[g].square / group[g].weight - mean * mean;
+
+		out[g].mean = first + mean;
+		out[g].var = var < 0.0 ? 0.0 : var;
+	}
+}
+
+void agent_bank_forecast(const struct agent_bank *bank, double horizon_s, struct agent_moments *out)
+{
+	double *const *col = bank->column;
+	struct sums family[AGENT_FAMILIES] = {0};
+	struct third t = {0};
+	double h = horizon_s, first = col[THETA][0];
+	int i;
+
+	for (i = 0; i < bank->n_two; i++) {
+		double at = col[THETA][i] - first + col[DRIFT][i] * h;
+		double var = col[P00][i] + h * (2.0 * col[P01][i] +
+						h * (col[P11][i] + col[WALK][i] * h / 3.0) + col[WHITE][i]);
+
+		add(&family[bank->members[i].family], col[WEIGHT][i], at, var);
+	}
+	for (; i < bank->n; i++) {
+		const struct agent_member *m = &bank->members[i];
+		double at, var, a;
+
+		if (i == bank->n_two || m->family != m[-1].family || m->tau_s != m[-1].tau_s ||
+		    m->third_var != m[-1].third_var)
+			t = third_over(m, h);
+		a = t.to_theta;
+		at = col[THETA][i] - first + col[DRIFT][i] * h + a * col[THIRD][i];
+		var = col[P00][i] +
+		      h * (2.0 * col[P01][i] + h * (col[P11][i] + col[WALK][i] * h / 3.0) + col[WHITE][i]) +
+		      a * (2.0 * (col[P02][i] + h * col[P12][i]) + a * col[P22][i]) + t.q00;
+		add(&family[m->family], col[WEIGHT][i], at, var);
+	}
+	moments(family, first, out);
+}
+
+void agent_bank_drift(const struct agent_bank *bank, struct agent_moments *out)
+{
+	double *const *col = bank->column;
+	struct sums family[AGENT_FAMILIES] = {0};
+	double first = col[DRIFT][0];
+	int i;
+
+	for (i = 0; i < bank->n; i++)
+		add(&family[bank->members[i].family], col[WEIGHT][i], col[DRIFT][i] - first, col[P11][i]);
+	moments(family, first, out);
+}
+
+/* What a member takes a sample's noise for, extra_var aside: what its own noise put into the figure goes out. */
+static double own_noise(const struct agent_bank *bank, int i, double noise_var, double white_share,
+			double walk_share)
+{
+	double wander = bank->column[WHITE][i];
+	double r;
+
+	if (bank->members[i].family == AGENT_FAMILY_RETURNING)
+		wander += bank->column[THIRD_VAR][i];
+	r = noise_var - wander * white_share - bank->column[WALK][i] * walk_share;
+	return r > LEAST_NOISE * noise_var ? r : LEAST_NOISE * noise_var;
+}
+
+double agent_bank_innovation_var(const struct agent_bank *bank, double noise_var, double extra_var,
+				 double white_share, double walk_share)
+{
+	struct sums all = {0};
+	double first = bank->column[THETA][0];
+	double mean;
+	int i;
+
+	for (i = 0; i < bank->n; i++)
+		add(&all, bank->column[WEIGHT][i], bank->column[THETA][i] - first,
+		    bank->column[P00][i] + own_noise(bank, i, noise_var, white_share, walk_share));
+	mean = all.mean / all.weight;
+	return all.square / all.weight - mean * mean + extra_var;
+}
+
+void agent_bank_update(struct agent_bank *bank, double offset, double noise_var, double extra_var,
+		       double white_share, double walk_share)
+{
+	double *restrict theta = bank->column[THETA], *restrict f = bank->column[DRIFT];
+	double *restrict z = bank->column[THIRD], *restrict score = bank->column[SCORE];
+	double *restrict p00 = bank->column[P00], *restrict p01 = bank->column[P01];
+	double *restrict p02 = bank->column[P02], *restrict p11 = bank->column[P11];
+	double *restrict p12 = bank->column[P12], *restrict p22 = bank->column[P22];
+	double fade = 1.0 / bank->memory;
+	int i;
+
+	for (i = 0; i < bank->n; i++) {
+		double var = extra_var + own_noise(bank, i, noise_var, white_share, walk_share);
+		double s = p00[i] + var, r = offset - theta[i];
+		double k0 = p00[i] / s, k1 = p01[i] / s, surprise = r * r / s;
+
+		score[i] -= fade * (score[i] - bank->members[i].log_prior) +
+			    0.5 * (log(s) + (surprise < SURPRISE_CAP ? surprise : SURPRISE_CAP));
+		theta[i] += k0 * r;
+		f[i] += k1 * r;
+		p11[i] -= k1 * p01[i];
+		if (i >= bank->n_two) {
+			double k2 = p02[i] / s;
+
+			z[i] += k2 * r;
+			p12[i] -= k2 * p01[i];
+			p22[i] -= k2 * p02[i];
+			p02[i] *= var / s;
+		}
+		/* var / s is 1 - k0 without the cancellation when the offset was forgotten. */
+		p01[i] *= var / s;
+		p00[i] *= var / s;
+	}
+	weigh(bank);
+}
+
+void agent_bank_forget_offset(struct agent_bank *bank)
+{
+	int i;
+
+	for (i = 0; i < bank->n; i++) {
+		bank->column[P00][i] = FORGOTTEN_VAR;
+		bank->column[P01][i] = bank->column[P02][i] = 0.0;
+	}
+}
+
+void agent_bank_admit(struct agent_bank *bank, double offset_var, double drift_var)
+{
+	int i;
+
+	for (i = 0; i < bank->n; i++) {
+		bank->column[P00][i] += offset_var;
+		/* A locked clock's drift stays known: whether it is locked is for the weights to say. */
+		if (bank->members[i].drift_var > 0.0)
+			bank->column[P11][i] += drift_var;
+	}
+}
+
+void agent_bank_limit_drift(struct agent_bank *bank, double var)
+{
+	int i;
+
+	for (i = 0; i < bank->n; i++)
+		if (bank->column[P11][i] > var)
+			bank->column[P11][i] = var;
+}
+
+void agent_bank_shift(struct agent_bank *bank, double offset, double drift)
+{
+	int i;
+
+	for (i = 0; i < bank->n; i++) {
+		bank->column[THETA][i] += offset;
+		bank->column[DRIFT][i] += drift;
+	}
+}
+
+void agent_bank_weights(const struct agent_bank *bank, double *out)
+{
+	memcpy(out, bank->column[WEIGHT], bank->n * sizeof(double));
+}
+
+struct agent_bank_state *agent_bank_save(const struct agent_bank *bank)
+{
+	size_t size = (size_t)N_STATE * bank->n * sizeof(double);
+	struct agent_bank_state *state = malloc(sizeof(*state) + size);
+
+	if (!state)
+		return NULL;
+	state->time_s = bank->time_s;
+	memcpy(state->cells, bank->cells, size);
+	return state;
+}
+
+void agent_bank_restore(struct agent_bank *bank, const struct agent_bank_state *state)
+{
+	bank->time_s = state->time_s;
+	memcpy(bank->cells, state->cells, (size_t)N_STATE * bank->n * sizeof(double));
+}
+
+void agent_bank_state_free(struct agent_bank_state *state)
+{
+	free(state);
+}
+
+/* --- the other experts ---------------------------------------------------------------------------- */
+
+/* The adaptive line is linuxptp's linreg servo: 4 to 64 points, the largest size whose smoothed one-step error is
+ * within 5 % of the best; 10 plain averages, then a smoothing of 0.02. */
+#define LINE_LEAST_LOG2	  2
+#define LINE_SMOOTHING	  0.02
+#define LINE_FIRST_ERRORS 10
+#define LINE_EQUAL	  1.05
+/* The held frequency is the mean rate over this long at the most. */
+#define HELD_SPAN_S	4096.0
+#define AR_KEEP		0.999
+#define AR_FIRST_SPREAD 10.0
+/* Height is measured above a mean over this many samples. */
+#define AR_HEIGHT_SAMPLES 512.0
+#define AR_LEAST_UPDATES  64
+/* Steps that an autoregression is run for; what is left goes at the held rate. */
+#define AR_STEPS       1024
+#define AR_CLIP_SIGMAS 4.0
+/* An interval that differs from the usual by this part breaks the chain of increments. */
+#define AR_INTERVAL_SLACK  0.25
+#define INTERVAL_SMOOTHING 0.05
+
+void agent_tracks_start(struct agent_tracks *t)
+{
+	int i;
+
+	memset(t, 0, sizeof(*t));
+	t->newest = AGENT_POINTS - 1;
+	for (i = 0; i < AGENT_AR_COEFFICIENTS; i++)
+		t->spread[i * AGENT_AR_COEFFICIENTS + i] = AR_FIRST_SPREAD;
+}
+
+static int point(const struct agent_tracks *t, int age)
+{
+	return (t->newest - age) & (AGENT_POINTS - 1);
+}
+
+static void fit_lines(struct agent_tracks *t)
+{
+	double x_sum = 0.0, y_sum = 0.0, xx = 0.0, xy = 0.0;
+	double x0 = t->time_s[t->newest], y0 = t->offset[t->newest], before = 0.0;
+	int size, age = 0;
+
+	if (t->n > 1)
+		before = x0 - t->time_s[point(t, 1)];
+	for (size = 0; size < AGENT_LINE_SIZES; size++) {
+		struct agent_line *line = &t->lines[size];
+		int n = 1 << (size + LINE_LEAST_LOG2);
+		double spread;
+
+		if (n > t->n)
+			break;
+		if (line->fitted) {
+			double error = fabs(line->intercept + line->slope * before - y0);
+
+			if (line->errors < LINE_FIRST_ERRORS)
+				line->error += (error - line->error) / ++line->errors;
+			else
+				line->error += LINE_SMOOTHING * (error - line->error);
+		}
+		for (; age < n; age++) {
+			double x = t->time_s[point(t, age)] - x0, y = t->offset[point(t, age)] - y0;
+
+			x_sum += x;
+			y_sum += y;
+			xx += x * x;
+			xy += x * y;
+		}
+		spread = xx - x_sum * x_sum / n;
+		line->slope = spread > 0.0 ? (xy - x_sum * y_sum / n) / spread : 0.0;
+		line->intercept = y0 + (y_sum - line->slope * x_sum) / n;
+		line->fitted = 1;
+	}
+}
+
+static const struct agent_line *best_line(const struct agent_tracks *t)
+{
+	const struct agent_line *best = NULL;
+	int size;
+
+	for (size = 0; size < AGENT_LINE_SIZES; size++) {
+		const struct agent_line *line = &t->lines[size];
+
+		if (!line->fitted)
+			break;
+		if (!best || (line->errors >= LINE_FIRST_ERRORS && line->error < LINE_EQUAL * best->error))
+			best = line;
+	}
+	return best;
+}
+
+/* The regressors of the next increment, and its value by the coefficients. */
+static double regress(const struct agent_tracks *t, const double *lag, double height, double *x)
+{
+	double sum = 0.0;
+	int i;
+
+	for (i = 0; i < AGENT_AR_LAGS; i++)
+		x[i] = lag[i];
+	x[AGENT_AR_LAGS] = height;
+	/* The constant is in the unit of the increments, so that the coefficients are all near one. */
+	x[AGENT_AR_LAGS + 1] = sqrt(t->ar_error_var);
+	for (i = 0; i < AGENT_AR_COEFFICIENTS; i++)
+		sum += t->coefficient[i] * x[i];
+	return sum;
+}
+
+/* Recursive least squares with forgetting; the regressors are scaled by the usual error. */
+static void learn(struct agent_tracks *t, double increment)
+{
+	double x[AGENT_AR_COEFFICIENTS], px[AGENT_AR_COEFFICIENTS];
+	double error = increment - regress(t, t->lag, t->height, x);
+	double sigma, denominator = AR_KEEP;
+	int i, j, n = AGENT_AR_COEFFICIENTS;
+
+	t->ar_updates++;
+	if (t->ar_error_var <= 0.0) {
+		t->ar_error_var = error * error;
+		return;
+	}
+	sigma = sqrt(t->ar_error_var);
+	if (fabs(error) > AR_CLIP_SIGMAS * sigma)
+		error = copysign(AR_CLIP_SIGMAS * sigma, error);
+	t->ar_error_var +=
+	    (error * error - t->ar_error_var) / (t->ar_updates < 100 ? t->ar_updates + 1 : 100);
+	for (i = 0; i < n; i++) {
+		px[i] = 0.0;
+		for (j = 0; j < n; j++)
+			px[i] += t->spread[i * n + j] * x[j] / sigma;
+	}
+	for (i = 0; i < n; i++)
+		denominator += px[i] * x[i] / sigma;
+	for (i = 0; i < n; i++)
+		t->coefficient[i] += px[i] / denominator * error / sigma;
+	for (i = 0; i < n; i++)
+		for (j = 0; j < n; j++)
+			t->spread[i * n + j] = (t->spread[i * n + j] - px[i] * px[j] / denominator) / AR_KEEP;
+	/* Directions that nothing excites would grow for ever. */
+	for (i = 0; i < n; i++)
+		if (t->spread[i * n + i] > AR_FIRST_SPREAD)
+			for (j = 0; j < n; j++) {
+				double shrink = sqrt(AR_FIRST_SPREAD / t->spread[i * n + i]);
+
+				if (j == i)
+					continue;
+				t->spread[i * n + j] *= shrink;
+				t->spread[j * n + i] *= shrink;
+			}
+	for (i = 0; i < n; i++)
+		if (t->spread[i * n + i] > AR_FIRST_SPREAD)
+			t->spread[i * n + i] = AR_FIRST_SPREAD;
+}
+
+static void push_lag(double *lag, double increment)
+{
+	memmove(lag + 1, lag, (AGENT_AR_LAGS - 1) * sizeof(*lag));
+	lag[0] = increment;
+}
+
+static void add_increment(struct agent_tracks *t, double dt, double change)
+{
+	double increment;
+
+	if (t->interval_s <= 0.0)
+		t->interval_s = dt;
+	if (fabs(dt - t->interval_s) > AR_INTERVAL_SLACK * t->interval_s) {
+		t->interval_s += INTERVAL_SMOOTHING * (dt - t->interval_s);
+		t->lags = 0;
+		return;
+	}
+	t->interval_s += INTERVAL_SMOOTHING * (dt - t->interval_s);
+	increment = (change - t->held_rate * dt) * t->interval_s / dt;
+	if (t->lags == AGENT_AR_LAGS)
+		learn(t, increment);
+	else
+		t->lags++;
+	push_lag(t->lag, increment);
+	t->height += increment - t->height / AR_HEIGHT_SAMPLES;
+}
+
+void agent_tracks_add(struct agent_tracks *t, double time_s, double offset)
+{
+	double dt = 0.0, change = 0.0;
+
+	if (t->n) {
+		dt = time_s - t->time_s[t->newest];
+		change = offset - t->offset[t->newest];
+		if (!(dt > 0.0))
+			return;
+	}
+	t->newest = (t->newest + 1) & (AGENT_POINTS - 1);
+	t->time_s[t->newest] = time_s;
+	t->offset[t->newest] = offset;
+	if (t->n < AGENT_POINTS)
+		t->n++;
+	if (dt > 0.0) {
+		double span = t->held_span_s + dt;
+
+		/* The first few rates are noise, and would look like increments. */
+		if (t->held_span_s > 0.0)
+			add_increment(t, dt, change);
+		t->held_span_s = span < HELD_SPAN_S ? span : HELD_SPAN_S;
+		t->held_rate += (change / dt - t->held_rate) * dt / t->held_span_s;
+	}
+	fit_lines(t);
+}
+
+void agent_tracks_shift(struct agent_tracks *t, double offset)
+{
+	int i;
+
+	for (i = 0; i < AGENT_POINTS; i++)
+		t->offset[i] += offset;
+	for (i = 0; i < AGENT_LINE_SIZES; i++)
+		t->lines[i].intercept += offset;
+}
+
+void agent_tracks_steer(struct agent_tracks *t, double time_s, double drift)
+{
+	int i;
+
+	if (!t->n)
+		return;
+	for (i = 0; i < AGENT_POINTS; i++)
+		t->offset[i] -= drift * (time_s - t->time_s[i]);
+	for (i = 0; i < AGENT_LINE_SIZES; i++) {
+		t->lines[i].intercept -= drift * (time_s - t->time_s[t->newest]);
+		t->lines[i].slope += drift;
+	}
+	t->held_rate += drift;
+}
+
+void agent_tracks_forget(struct agent_tracks *t, int keep)
+{
+	int i;
+
+	if (t->n > keep)
+		t->n = keep;
+	for (i = 0; i < AGENT_LINE_SIZES; i++)
+		t->lines[i].fitted = 0;
+	t->held_rate = t->held_span_s = 0.0;
+	t->lags = 0;
+	t->height = 0.0;
+}
+
+void agent_tracks_hold(const struct agent_tracks *t, const double *time_s, int n, double *out)
+{
+	int i;
+
+	for (i = 0; i < n; i++)
+		out[i] = t->held_span_s > 0.0
+			     ? t->offset[t->newest] + t->held_rate * (time_s[i] - t->time_s[t->newest])
+			     : NAN;
+}
+
+void agent_tracks_line(const struct agent_tracks *t, const double *time_s, int n, double *out)
+{
+	const struct agent_line *line = best_line(t);
+	int i;
+
+	for (i = 0; i < n; i++)
+		out[i] = line ? line->intercept + line->slope * (time_s[i] - t->time_s[t->newest]) : NAN;
+}
+
+void agent_tracks_autoregression(const struct agent_tracks *t, const double *time_s, int n, double *out)
+{
+	double lag[AGENT_AR_LAGS], x[AGENT_AR_COEFFICIENTS];
+	double height = t->height, gone = 0.0, at, limit;
+	int i, step = 0;
+
+	if (t->lags < AGENT_AR_LAGS || t->ar_updates < AR_LEAST_UPDATES) {
+		for (i = 0; i < n; i++)
+			out[i] = NAN;
+		return;
+	}
+	memcpy(lag, t->lag, sizeof(lag));
+	/* No forecast of an increment may leave what increments have been: an unstable fit must not explode. */
+	limit = AR_CLIP_SIGMAS * sqrt(t->ar_error_var);
+	at = t->offset[t->newest];
+	for (i = 0; i < n; i++) {
+		double span = time_s[i] - t->time_s[t->newest];
+		double part, next;
+
+		while (step < AR_STEPS && (step + 1) * t->interval_s <= span) {
+			double u = regress(t, lag, height, x);
+
+			u = u > limit ? limit : u < -limit ? -limit : u;
+			push_lag(lag, u);
+			height += u - height / AR_HEIGHT_SAMPLES;
+			gone += u;
+			step++;
+		}
+		part = span / t->interval_s - step;
+		next = part < 1.0 ? part * regress(t, lag, height, x) : 0.0;
+		out[i] = at + gone + next + t->held_rate * span;
+	}
+}
+
+/* --- the mixture ---------------------------------------------------------------------------------- */
+
+/* Herbster & Warmuth's fixed share (1998) over losses clipped at LOSS_CAP: weights w ~ exp(-loss), and at each score
+ * SHARE of the weight goes back to the prior. Its loss exceeds that of the best expert by no more than
+ * ln(1/prior) + T ln(1/(1 - SHARE)), and of the best of k successive ones by k ln(1/(SHARE prior)) more. */
+#define LOSS_CAP      8.0
+#define SHARE	      1e-4
+#define WEIGHT_MEMORY 2000.0
+#define RATIO_MEMORY  1000.0
+#define RATIO_PRIOR   30.0
+/* However little the bank thinks of two or three states: its models are not the clock. */
+#define LEAST_PART  0.02
+#define LEAST_SHARE 1e-9
+#define NORMAL_P99  2.5758293035489004
+/* Noise and walk are estimates themselves, and a score against a noisy sample hardly shows it. */
+#define MARGIN	      1.12
+#define QUANTILE_STEP 0.05
+/* A prediction is scored this part of its span and this many intervals after it was due, not later. */
+#define LATE_PART	0.25
+#define LATE_INTERVALS	2.0
+#define LEAST_SPACING_S 0.03
+
+/* The voices: the experts, kalman2 and kalman3 by families. */
+enum {
+	HOLD,
+	LINE,
+	FREE,
+	LOCKED,
+	AGING,
+	RETURNING,
+	AUTOREGRESSION,
+	RECURRENT,
+};
+
+static const double prior[AGENT_VOICES] = {0.04, 0.04, 0.21, 0.21, 0.21, 0.21, 0.04, 0.04};
+static const int expert_of[AGENT_VOICES] = {
+    AGENT_EXPERT_HOLD,	  AGENT_EXPERT_ALR,	AGENT_EXPERT_KALMAN2, AGENT_EXPERT_KALMAN2,
+    AGENT_EXPERT_KALMAN3, AGENT_EXPERT_KALMAN3, AGENT_EXPERT_RLS,     AGENT_EXPERT_LSTM,
+};
+
+static int is_bank(int voice)
+{
+	return voice >= FREE && voice <= RETURNING;
+}
+
+/* What the voices expect at one time. The bank's tell a variance too, and how likely their family is by all samples. */
+struct choir {
+	double offset[AGENT_VOICES];
+	double var[AGENT_VOICES];
+	struct agent_moments all;
+};
+
+/* What comes of them at one horizon. */
+struct mixed {
+	double weight[AGENT_VOICES];
+	double offset, var;
+};
+
+void agent_mixture_start(struct agent_mixture *m)
+{
+	int i, e;
+
+	for (i = 0; i < m->n_horizons; i++) {
+		struct agent_horizon *h = &m->horizons[i];
+		double span = h->span_s;
+
+		memset(h, 0, sizeof(*h));
+		h->span_s = span;
+		h->last_made_s = -INFINITY;
+		for (e = 0; e < AGENT_VOICES; e++)
+			h->log_weight[e] = log(prior[e]);
+		h->ratio_var = 1.0;
+		h->ratio_count = RATIO_PRIOR;
+		h->quantile = NORMAL_P99;
+	}
+}
+
+static struct mixed mix(const struct agent_mixture *m, const struct agent_bank *bank,
+			const struct agent_horizon *h, const struct choir *c)
+{
+	struct mixed out = {0};
+	double log_weight[AGENT_VOICES];
+	double best = -INFINITY, sum = 0.0, mean = 0.0, of_bank = 0.0, var = 0.0, apart;
+	int v;
+
+	for (v = 0; v < AGENT_VOICES; v++) {
+		log_weight[v] = -INFINITY;
+		if (!m->enabled[expert_of[v]] || !isfinite(c->offset[v]))
+			continue;
+		apart = c->offset[v] - c->all.mean;
+		log_weight[v] = h->log_weight[v];
+		/* The bank's own evidence comes with every sample, long before scores at a long horizon do... */
+		if (is_bank(v))
+			log_weight[v] += log(LEAST_PART + (1.0 - LEAST_PART) * bank->family_weight[v - FREE]);
+		/* ... and who is far from its figure has to have won before it is believed: Student's t, 3 degrees. */
+		log_weight[v] -= 2.0 * log1p(apart * apart / (3.0 * h->ratio_var * c->all.var));
+		best = fmax(best, log_weight[v]);
+	}
+	for (v = 0; v < AGENT_VOICES; v++) {
+		out.weight[v] = exp(log_weight[v] - best);
+		if (out.weight[v] <= 0.0)
+			continue;
+		sum += out.weight[v];
+		mean += out.weight[v] * (c->offset[v] - c->all.mean);
+		/* Not by the weight, which keeps a share for families that all samples speak against: their variances may
+		 * dwarf all others. */
+		if (is_bank(v)) {
+			double share = fmax(bank->family_weight[v - FREE], LEAST_SHARE) *
+				       exp(h->log_weight[v] - h->log_weight[FREE]);
+
+			of_bank += share;
+			var += share * c->var[v];
+		}
+	}
+	mean /= sum;
+	out.offset = c->all.mean + mean;
+	/* Who tells no variance is taken to know as much as the bank. */
+	out.var = of_bank > 0.0 ? var / of_bank : c->all.var;
+	for (v = 0; v < AGENT_VOICES; v++) {
+		out.weight[v] /= sum;
+		if (out.weight[v] > 0.0) {
+			apart = c->offset[v] - out.offset;
+			out.var += out.weight[v] * apart * apart;
+		}
+	}
+	return out;
+}
+
+/* What each voice expects at `at_s`; *ar is the autoregression's, NULL to ask it here. */
+static void consult(const struct agent_bank *bank, const struct agent_tracks *tracks, double at_s,
+		    const double *ar, const double *correction, struct choir *c)
+{
+	struct agent_moments bank_at[AGENT_BANK_GROUPS];
+	int v;
+
+	agent_bank_forecast(bank, at_s - bank->time_s, bank_at);
+	c->all = bank_at[AGENT_BANK_ALL];
+	for (v = FREE; v <= RETURNING; v++) {
+		c->offset[v] = bank_at[v - FREE].mean;
+		c->var[v] = bank_at[v - FREE].var;
+	}
+	agent_tracks_hold(tracks, &at_s, 1, &c->offset[HOLD]);
+	agent_tracks_line(tracks, &at_s, 1, &c->offset[LINE]);
+	if (ar)
+		c->offset[AUTOREGRESSION] = *ar;
+	else
+		agent_tracks_autoregression(tracks, &at_s, 1, &c->offset[AUTOREGRESSION]);
+	c->offset[RECURRENT] = correction ? c->all.mean + *correction : NAN;
+}
+
+/* The voices' figures as the experts' whose they are. */
+static void tell(const struct choir *c, const struct mixed *mixed, struct agent_forecast *out)
+{
+	int v, e;
+
+	for (e = 0; e < AGENT_EXPERTS; e++)
+		out->expert[e] = out->weight[e] = 0.0;
+	for (v = 0; v < AGENT_VOICES; v++)
+		if (mixed->weight[v] > 0.0) {
+			out->weight[expert_of[v]] += mixed->weight[v];
+			out->expert[expert_of[v]] += mixed->weight[v] * (c->offset[v] - c->all.mean);
+		}
+	for (e = 0; e < AGENT_EXPERTS; e++)
+		out->expert[e] = out->weight[e] > 0.0 ? c->all.mean + out->expert[e] / out->weight[e] : NAN;
+}
+
+void agent_mixture_forecast(const struct agent_mixture *m, const struct agent_bank *bank,
+			    const struct agent_tracks *tracks, double time_s, const double *correction,
+			    struct agent_forecast *out)
+{
+	double at[AGENT_HORIZONS] = {0}, ar[AGENT_HORIZONS];
+	int i;
+
+	for (i = 0; i < m->n_horizons; i++)
+		at[i] = time_s + m->horizons[i].span_s;
+	agent_tracks_autoregression(tracks, at, m->n_horizons, ar);
+	for (i = 0; i < m->n_horizons; i++) {
+		const struct agent_horizon *h = &m->horizons[i];
+		struct mixed mixed;
+		struct choir c;
+
+		consult(bank, tracks, at[i], &ar[i], correction ? &correction[i] : NULL, &c);
+		mixed = mix(m, bank, h, &c);
+		tell(&c, &mixed, &out[i]);
+		out[i].offset = mixed.offset;
+		out[i].sigma = sqrt(mixed.var * h->ratio_var);
+		out[i].p99 = MARGIN * h->quantile * out[i].sigma;
+	}
+}
+
+/* Whether it is time for the next prediction to score: spread over the span, so that the ring never runs over. */
+static int wants(const struct agent_horizon *h, double time_s)
+{
+	double spacing = h->span_s / (AGENT_PENDING - 4);
+
+	return h->n < AGENT_PENDING &&
+	       time_s - h->last_made_s >= (spacing > LEAST_SPACING_S ? spacing : LEAST_SPACING_S);
+}
+
+void agent_mixture_keep(struct agent_mixture *m, const struct agent_bank *bank,
+			const struct agent_tracks *tracks, const double *correction)
+{
+	double time_s = bank->time_s, soonest = time_s + tracks->interval_s, asked_s = -INFINITY;
+	struct agent_moments drift[AGENT_BANK_GROUPS];
+	struct choir c;
+	int i;
+
+	agent_bank_drift(bank, drift);
+	for (i = 0; i < m->n_horizons; i++) {
+		struct agent_horizon *h = &m->horizons[i];
+		struct agent_pending *p;
+		struct mixed mixed;
+		/* No sample comes sooner than the next one: what is expected of that is scored instead. */
+		double due_s = fmax(time_s + h->span_s, soonest);
+
+		if (!wants(h, time_s))
+			continue;
+		if (due_s != asked_s)
+			consult(bank, tracks, due_s, NULL, correction ? &correction[i] : NULL, &c);
+		asked_s = due_s;
+		mixed = mix(m, bank, h, &c);
+		p = &h->pending[(h->first + h->n++) % AGENT_PENDING];
+		p->made_s = h->last_made_s = time_s;
+		p->due_s = due_s;
+		memcpy(p->offset, c.offset, sizeof(p->offset));
+		p->drift = drift[AGENT_BANK_ALL].mean;
+		p->mixed = mixed.offset;
+		p->var = mixed.var;
+	}
+}
+
+static void score(const struct agent_mixture *m, struct agent_horizon *h, const struct agent_pending *p,
+		  double time_s, double offset, double var)
+{
+	double late = p->drift * (time_s - p->due_s);
+	double error = offset - p->mixed - late;
+	double said = p->var + var, ratio = error * error / said;
+	double in_flight = h->n > 1 ? h->n : 1.0;
+	double best = -INFINITY, sum = 0.0, told;
+	double log_weight[AGENT_VOICES];
+	int e;
+
+	h->scored++;
+	for (e = 0; e < AGENT_VOICES; e++) {
+		double miss = offset - p->offset[e] - late, loss;
+
+		if (!m->enabled[expert_of[e]] || !isfinite(p->offset[e]))
+			continue;
+		loss = 0.5 * miss * miss / (said * h->ratio_var);
+		loss = loss < LOSS_CAP ? loss : LOSS_CAP;
+		/* Predictions in flight together err together: they count as one. */
+		h->log_weight[e] +=
+		    -loss / in_flight - (h->log_weight[e] - log(prior[e])) / (WEIGHT_MEMORY * in_flight);
+	}
+	for (e = 0; e < AGENT_VOICES; e++)
+		if (m->enabled[expert_of[e]] && isfinite(p->offset[e]) && h->log_weight[e] > best)
+			best = h->log_weight[e];
+	for (e = 0; e < AGENT_VOICES; e++) {
+		log_weight[e] = exp(h->log_weight[e] - best);
+		if (m->enabled[expert_of[e]] && isfinite(p->offset[e]))
+			sum += log_weight[e];
+	}
+	for (e = 0; e < AGENT_VOICES; e++)
+		if (m->enabled[expert_of[e]] && isfinite(p->offset[e]))
+			h->log_weight[e] = log((1.0 - SHARE) * log_weight[e] / sum + SHARE * prior[e]);
+	/* A sample whose own noise prevails tells about that noise. */
+	told = p->var / said;
+	told *= told / in_flight;
+	if (ratio > 16.0 * h->ratio_var)
+		ratio = 16.0 * h->ratio_var;
+	if (h->ratio_count < RATIO_MEMORY)
+		h->ratio_count += told;
+	h->ratio_var += (ratio - h->ratio_var) * told / h->ratio_count;
+	/* The quantile by stochastic gradient: up by 99 for each miss, down by one for each hit. */
+	h->quantile +=
+	    QUANTILE_STEP * told * (fabs(error) > h->quantile * sqrt(said * h->ratio_var) ? 0.99 : -0.01);
+	if (h->quantile < 0.8 * NORMAL_P99)
+		h->quantile = 0.8 * NORMAL_P99;
+}
+
+void agent_mixture_score(struct agent_mixture *m, double time_s, double offset, double var, double interval_s)
+{
+	int i;
+
+	for (i = 0; i < m->n_horizons; i++) {
+		struct agent_horizon *h = &m->horizons[i];
+
+		/* Half an interval early is the sample that was meant: intervals jitter. */
+		while (h->n && h->pending[h->first].due_s <= time_s + 0.5 * interval_s) {
+			const struct agent_pending *p = &h->pending[h->first];
+
+			if (time_s - p->due_s <= LATE_PART * h->span_s + LATE_INTERVALS * interval_s)
+				score(m, h, p, time_s, offset, var);
+			h->first = (h->first + 1) % AGENT_PENDING;
+			h->n--;
+		}
+	}
+}
+
+void agent_mixture_shift(struct agent_mixture *m, double offset)
+{
+	int i, k, e;
+
+	for (i = 0; i < m->n_horizons; i++)
+		for (k = 0; k < m->horizons[i].n; k++) {
+			struct agent_pending *p =
+			    &m->horizons[i].pending[(m->horizons[i].first + k) % AGENT_PENDING];
+
+			p->mixed += offset;
+			for (e = 0; e < AGENT_VOICES; e++)
+				p->offset[e] += offset;
+		}
+}
+
+void agent_mixture_steer(struct agent_mixture *m, double time_s, double drift)
+{
+	int i, k, e;
+
+	for (i = 0; i < m->n_horizons; i++)
+		for (k = 0; k < m->horizons[i].n; k++) {
+			struct agent_pending *p =
+			    &m->horizons[i].pending[(m->horizons[i].first + k) % AGENT_PENDING];
+			double change = drift * (p->due_s - time_s);
+
+			p->drift += drift;
+			p->mixed += change;
+			for (e = 0; e < AGENT_VOICES; e++)
+				p->offset[e] += change;
+		}
+}
+
+void agent_mixture_drop(struct agent_mixture *m, double since_s)
+{
+	int i;
+
+	for (i = 0; i < m->n_horizons; i++) {
+		struct agent_horizon *h = &m->horizons[i];
+
+		while (h->n && h->pending[(h->first + h->n - 1) % AGENT_PENDING].made_s >= since_s)
+			h->n--;
+	}
+}

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The clock's arithmetic: a bank of Kalman filters, the other experts, and their mixture per horizon.
+ *
+ * Offsets are ns since a base that the caller keeps as an integer, times are seconds since a start: doubles
+ * close to zero. build_native.py reads these declarations too, so they keep to plain C.
+ */
+#ifndef AGENT_CLOCKCORE_H
+#define AGENT_CLOCKCORE_H
+
+#include <stdint.h>
+
+/* --- the bank ------------------------------------------------------------------------------------
+ * Every member is a Kalman filter of one model of the clock, state (offset theta, drift f, third z):
+ *   free	dtheta = f + white noise, df = white noise
+ *   locked	the same, but f was zero to begin with: somebody disciplines the clock
+ *   aging	as free, and df = z, dz = white noise
+ *   returning	as free or locked, and theta contains a wander z that returns to zero with tau
+ * They are weighted by how well each predicted the samples so far (multiple-model adaptive estimation, Magill
+ * 1965), so that nobody has to tell the oscillator's noise. Spectral densities: white_var in ns^2/s, walk_var in
+ * ppb^2/s, third_var in (ppb/s)^2/s for aging and in ns^2/s for returning members. */
+struct agent_member {
+	int32_t family;
+	double white_var;
+	double walk_var;
+	double third_var;
+	double tau_s;
+	double drift_var; /* of the drift before the first sample */
+	double log_prior;
+};
+
+struct agent_moments {
+	double mean;
+	double var;
+};
+
+/* Families of members: free or locked clocks with two states, aging or returning ones with three. What the bank knows
+ * is told of each, and of all. */
+#define AGENT_FAMILY_FREE      0
+#define AGENT_FAMILY_LOCKED    1
+#define AGENT_FAMILY_AGING     2
+#define AGENT_FAMILY_RETURNING 3
+#define AGENT_FAMILIES	       4
+#define AGENT_BANK_ALL	       4
+#define AGENT_BANK_GROUPS      5
+
+struct agent_bank;
+struct agent_bank_state;
+
+/* Members come in the order of their families, none of which is empty but the last ones. `memory` is how many samples
+ * the weights remember. NULL if there is no memory left or the order is wrong. */
+struct agent_bank *agent_bank_new(const struct agent_member *members, int n, double memory);
+void agent_bank_free(struct agent_bank *bank);
+/* The first offset, known to +- sqrt(var). */
+void agent_bank_start(struct agent_bank *bank, double time_s, double theta, double var);
+/* Propagates to time_s; a time in the past changes nothing. */
+void agent_bank_advance(struct agent_bank *bank, double time_s);
+double agent_bank_time(const struct agent_bank *bank);
+/* The offset horizon_s after the bank's time, the noise of the way included: out[AGENT_BANK_GROUPS]. */
+void agent_bank_forecast(const struct agent_bank *bank, double horizon_s, struct agent_moments *out);
+/* The drift: out[AGENT_BANK_GROUPS]. */
+void agent_bank_drift(const struct agent_bank *bank, struct agent_moments *out);
+/* The innovation that a sample may show: as agent_bank_update takes it, of all members. */
+double agent_bank_innovation_var(const struct agent_bank *bank, double noise_var, double extra_var,
+				 double white_share, double walk_share);
+/* Corrects by a measured offset and weights the members anew. The sample's variance is, for each member,
+ * extra_var + noise_var less what the member's own noise contributed to noise_var when that was measured:
+ * white_share s of its white noise and walk_share s^3 of its walk. */
+void agent_bank_update(struct agent_bank *bank, double offset, double noise_var, double extra_var,
+		       double white_share, double walk_share);
+/* Forgets the offset, keeps the drift. */
+void agent_bank_forget_offset(struct agent_bank *bank);
+/* Adds to the variances of offset and drift. */
+void agent_bank_admit(struct agent_bank *bank, double offset_var, double drift_var);
+void agent_bank_limit_drift(struct agent_bank *bank, double var);
+/* Moves all offsets / drifts. */
+void agent_bank_shift(struct agent_bank *bank, double offset, double drift);
+/* The weights, n of them, in the members' order. */
+void agent_bank_weights(const struct agent_bank *bank, double *out);
+/* A copy of the state; restoring it leaves the weights as they are. */
+struct agent_bank_state *agent_bank_save(const struct agent_bank *bank);
+void agent_bank_restore(struct agent_bank *bank, const struct agent_bank_state *state);
+void agent_bank_state_free(struct agent_bank_state *state);
+
+/* --- the other experts ---------------------------------------------------------------------------- */
+
+#define AGENT_POINTS	      64
+#define AGENT_LINE_SIZES      5 /* 4, 8, 16, 32, 64 points */
+#define AGENT_AR_LAGS	      6
+#define AGENT_AR_COEFFICIENTS 8 /* the lags, the height above the slow mean, a constant */
+
+struct agent_line {
+	double slope, intercept; /* at the newest point */
+	double error;		 /* smoothed |one-step error| */
+	int32_t errors;
+	int32_t fitted;
+};
+
+/* Accepted samples, and what is learnt from them: a held frequency, a line over an adaptive number of points, an
+ * autoregression of the increments. Plain data: a copy is a snapshot. */
+struct agent_tracks {
+	double time_s[AGENT_POINTS], offset[AGENT_POINTS];
+	int32_t n, newest;
+	struct agent_line lines[AGENT_LINE_SIZES];
+	double held_rate, held_span_s;
+	double interval_s;
+	double lag[AGENT_AR_LAGS];
+	int32_t lags;
+	double height;
+	double coefficient[AGENT_AR_COEFFICIENTS];
+	double spread[AGENT_AR_COEFFICIENTS * AGENT_AR_COEFFICIENTS];
+	double ar_error_var;
+	int64_t ar_updates;
+};
+
+void agent_tracks_start(struct agent_tracks *tracks);
+void agent_tracks_add(struct agent_tracks *tracks, double time_s, double offset);
+/* Moves the known points: a step of the offset, a change of the base. */
+void agent_tracks_shift(struct agent_tracks *tracks, double offset);
+/* A known change of frequency at time_s: the points before it are turned onto the new line. */
+void agent_tracks_steer(struct agent_tracks *tracks, double time_s, double drift);
+/* Forgets all points but the newest `keep`, and the rates: the frequency is another. */
+void agent_tracks_forget(struct agent_tracks *tracks, int keep);
+/* Offset expected at each of n ascending times, NaN while an expert can't tell. */
+void agent_tracks_hold(const struct agent_tracks *tracks, const double *time_s, int n, double *out);
+void agent_tracks_line(const struct agent_tracks *tracks, const double *time_s, int n, double *out);
+void agent_tracks_autoregression(const struct agent_tracks *tracks, const double *time_s, int n, double *out);
+
+/* --- the mixture ---------------------------------------------------------------------------------- */
+
+#define AGENT_EXPERTS	     6
+#define AGENT_EXPERT_HOLD    0
+#define AGENT_EXPERT_ALR     1
+#define AGENT_EXPERT_KALMAN2 2
+#define AGENT_EXPERT_KALMAN3 3
+#define AGENT_EXPERT_RLS     4
+#define AGENT_EXPERT_LSTM    5
+/* What the experts are mixed of: kalman2 and kalman3 are two families each. */
+#define AGENT_VOICES	     8
+#define AGENT_HORIZONS	     16
+#define AGENT_PENDING	     64
+
+struct agent_pending {
+	double made_s, due_s;
+	double offset[AGENT_VOICES];
+	double drift; /* to carry them to the sample that scores them */
+	double mixed, var;
+};
+
+struct agent_horizon {
+	double span_s;
+	struct agent_pending pending[AGENT_PENDING];
+	int32_t first, n;
+	double last_made_s;
+	double log_weight[AGENT_VOICES];
+	double ratio_var; /* squared error over what was said, smoothed */
+	double ratio_count;
+	double quantile; /* p99 of |error| over its calibrated sigma */
+	int64_t scored;
+};
+
+struct agent_mixture {
+	int32_t n_horizons;
+	int32_t enabled[AGENT_EXPERTS];
+	struct agent_horizon horizons[AGENT_HORIZONS];
+};
+
+/* What is expected at one horizon. Experts that can't tell, or take no part, are NaN with weight 0. */
+struct agent_forecast {
+	double offset, sigma, p99;
+	double expert[AGENT_EXPERTS];
+	double weight[AGENT_EXPERTS];
+};
+
+void agent_mixture_start(struct agent_mixture *mixture);
+/* A forecast per horizon from time_s, at or after the bank's: out[n_horizons]. `correction` is what the sixth
+ * expert adds to the bank's figure at each horizon, or NULL. */
+void agent_mixture_forecast(const struct agent_mixture *mixture, const struct agent_bank *bank,
+			    const struct agent_tracks *tracks, double time_s, const double *correction,
+			    struct agent_forecast *out);
+/* Keeps the forecast from the bank's time to score it later, at those horizons where it is time for one. */
+void agent_mixture_keep(struct agent_mixture *mixture, const struct agent_bank *bank,
+			const struct agent_tracks *tracks, const double *correction);
+/* Scores what is due by an accepted sample of that variance; samples usually come interval_s apart. */
+void agent_mixture_score(struct agent_mixture *mixture, double time_s, double offset, double var,
+			 double interval_s);
+/* Moves what is pending: a step, a change of the base. */
+void agent_mixture_shift(struct agent_mixture *mixture, double offset);
+/* A known change of frequency at time_s. */
+void agent_mixture_steer(struct agent_mixture *mixture, double time_s, double drift);
+/* Drops what was predicted at since_s or later. */
+void agent_mixture_drop(struct agent_mixture *mixture, double since_s);
+
+#endif
