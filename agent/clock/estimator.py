@@ -264,7 +264,9 @@ class Estimator:
         spread = sqrt(spread_var)
         delay = sample.read_delay_ns or 0
         suspect = Suspect(index, sample.local_ns, offset_ns, residual, spread, nominal, extra, delay)
-        if abs(residual) > max(self._gate.sigmas(track.noise.triples) * spread, half_delay):
+        gate = self._gate.sigmas(track.noise.triples) * spread
+        # What the read's own delay could hide is no suspect, but neither does it speak for those before it.
+        if abs(residual) > (gate if self._held else max(gate, half_delay)):
             out = self._settle()
             if not self._held:
                 self._held_from = before
@@ -445,7 +447,7 @@ class Estimator:
         kind, cause = name_step(size, 4.0 * sqrt(noise), self.tai_utc_s)
         track.step(-size)
         self.steps += 1
-        hidden = abs(size) <= max(s.read_delay_ns for s in samples) / 2.0
+        hidden = abs(size) <= min(s.read_delay_ns for s in samples) / 2.0
         return self._replay(samples, None if hidden else kind, size, cause)
 
     def _follow_drift(self, suspect: Suspect, normalised: float) -> None:

@@ -195,13 +195,20 @@ class DriftBank:
         drift, drift_var = self.drift()
         return Estimate(theta, drift, theta_var, drift_var)
 
-    def update(self, offset_ns: float, noise: SampleNoise) -> None:
+    def update(self, offset_ns: float, noise: SampleNoise, evidence: float = 1.0) -> None:
         """Correct every member by a measured offset and re-weight the bank.
 
-        `noise` is the sample's as it shall count: robust weighting enlarges `extra` before.
+        `noise` is the sample's as it shall count: robust weighting enlarges `extra` before, and lessens `evidence`,
+        how much the sample says about the members.
         """
         _lib.agent_bank_update(
-            self.native, offset_ns, noise.seen, noise.extra, noise.white_share, noise.walk_share
+            self.native,
+            offset_ns,
+            noise.seen,
+            noise.extra,
+            noise.white_share,
+            noise.walk_share,
+            evidence,
         )
 
     def weights(self) -> list[float]:
@@ -238,7 +245,7 @@ class DriftBank:
         return _ffi.gc(state, _lib.agent_bank_state_free)
 
     def restore(self, state: Any) -> None:
-        """Return to a saved state; the members' weights stay as they are now."""
+        """Return to a saved state, weights included: what came since was a jump, and no evidence of noise."""
         _lib.agent_bank_restore(self.native, state)
 
 

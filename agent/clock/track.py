@@ -103,9 +103,11 @@ class Track:
         spread_var = self.bank.innovation_var(noise)
         used = robust_variance(measured - theta, spread_var, noise.var, above, below)
         self.mixture.score(self.bank.time_s, measured, used)
+        limit = (above if measured > theta else below) ** 2 * spread_var
         self.bank.update(
             measured,
             SampleNoise(noise.seen, extra_var + used - noise.var, noise.white_share, noise.walk_share),
+            min(1.0, limit / max((measured - theta) ** 2, limit)),
         )
         recurrent = self.mixture.recurrent
         if recurrent is not None:

@@ -27,9 +27,9 @@ enum {
 	P11,
 	P12,
 	P22,
+	SCORE,
 	N_STATE, /* what a snapshot keeps */
-	SCORE = N_STATE,
-	WEIGHT,
+	WEIGHT = N_STATE,
 	WHITE,
 	WALK,
 	THIRD_VAR,
@@ -339,7 +339,7 @@ double agent_bank_innovation_var(const struct agent_bank *bank, double noise_var
 }
 
 void agent_bank_update(struct agent_bank *bank, double offset, double noise_var, double extra_var,
-		       double white_share, double walk_share)
+		       double white_share, double walk_share, double evidence)
 {
 	double *restrict theta = bank->column[THETA], *restrict f = bank->column[DRIFT];
 	double *restrict z = bank->column[THIRD], *restrict score = bank->column[SCORE];
@@ -355,7 +355,7 @@ void agent_bank_update(struct agent_bank *bank, double offset, double noise_var,
 		double k0 = p00[i] / s, k1 = p01[i] / s, surprise = r * r / s;
 
 		score[i] -= fade * (score[i] - bank->members[i].log_prior) +
-			    0.5 * (log(s) + (surprise < SURPRISE_CAP ? surprise : SURPRISE_CAP));
+			    0.5 * evidence * (log(s) + (surprise < SURPRISE_CAP ? surprise : SURPRISE_CAP));
 		theta[i] += k0 * r;
 		f[i] += k1 * r;
 		p11[i] -= k1 * p01[i];
@@ -436,6 +436,7 @@ void agent_bank_restore(struct agent_bank *bank, const struct agent_bank_state *
 {
 	bank->time_s = state->time_s;
 	memcpy(bank->cells, state->cells, (size_t)N_STATE * bank->n * sizeof(double));
+	weigh(bank);
 }
 
 void agent_bank_state_free(struct agent_bank_state *state)

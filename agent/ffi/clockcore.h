@@ -65,9 +65,10 @@ double agent_bank_innovation_var(const struct agent_bank *bank, double noise_var
 				 double white_share, double walk_share);
 /* Corrects by a measured offset and weights the members anew. The sample's variance is, for each member,
  * extra_var + noise_var less what the member's own noise contributed to noise_var when that was measured:
- * white_share s of its white noise and walk_share s^3 of its walk. */
+ * white_share s of its white noise and walk_share s^3 of its walk. `evidence`, 0 to 1, is how much the sample says
+ * about the members: what fits none of them says nothing. */
 void agent_bank_update(struct agent_bank *bank, double offset, double noise_var, double extra_var,
-		       double white_share, double walk_share);
+		       double white_share, double walk_share, double evidence);
 /* Forgets the offset, keeps the drift. */
 void agent_bank_forget_offset(struct agent_bank *bank);
 /* Adds to the variances of offset and drift. */
@@ -77,7 +78,7 @@ void agent_bank_limit_drift(struct agent_bank *bank, double var);
 void agent_bank_shift(struct agent_bank *bank, double offset, double drift);
 /* The weights, n of them, in the members' order. */
 void agent_bank_weights(const struct agent_bank *bank, double *out);
-/* A copy of the state; restoring it leaves the weights as they are. */
+/* A copy of the state, weights included. */
 struct agent_bank_state *agent_bank_save(const struct agent_bank *bank);
 void agent_bank_restore(struct agent_bank *bank, const struct agent_bank_state *state);
 void agent_bank_state_free(struct agent_bank_state *state);
