@@ -137,9 +137,9 @@ void agent_tracks_autoregression(const struct agent_tracks *tracks, const double
 #define AGENT_EXPERT_RLS     4
 #define AGENT_EXPERT_LSTM    5
 /* What the experts are mixed of: kalman2 and kalman3 are two families each. */
-#define AGENT_VOICES	     8
-#define AGENT_HORIZONS	     16
-#define AGENT_PENDING	     64
+#define AGENT_VOICES   8
+#define AGENT_HORIZONS 16
+#define AGENT_PENDING  64
 
 struct agent_pending {
 	double made_s, due_s;
