@@ -10,7 +10,7 @@ import gc
 import resource
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,8 +22,8 @@ import numpy.typing as npt
 from agent import stamping, tc
 from agent.capture import Capture, CaptureTarget
 from agent.clock.alignment import Alignment, ClockName, Reading
+from agent.clock.interface import InterfaceClocks, TickInputs
 from agent.clock.model import ModelWriter
-from agent.clock.table import ClockTable
 from agent.clock.trust import JUMPS
 from agent.clockconflicts import ClockConflicts
 from agent.control.controller import Controller
@@ -35,7 +35,7 @@ from agent.control.plan import LaneReport
 from agent.errors import ConflictError, PartialError, UsageError
 from agent.ffi.clocks import adjtimex_state, clock_pairs
 from agent.ffi.phc import Phc
-from agent.ffi.records import CLOCK_KEY_NONE, CLOCK_KEY_PHC, WINDOW_DTYPE, WindowArray
+from agent.ffi.records import WINDOW_DTYPE, WindowArray
 from agent.hooks import read_facts
 from agent.host.load import Drops, LoadSampler
 from agent.host.masks import CpuMask
@@ -44,7 +44,7 @@ from agent.host.netlink import query_links
 from agent.host.paths import HostPaths, read_int, read_text
 from agent.monosteering import MonoSteering
 from agent.options import BASE_DELAY_NEEDED, BASE_DELAY_REMEDY, RunOptions
-from agent.phcreader import PhcReader
+from agent.phcreader import PhcReader, PhcReading
 from agent.pins import unpin
 from agent.refclock import Refclock
 from agent.signals import wait_for_end_signal
@@ -78,10 +78,10 @@ class Watch:
     interface: Interface
     capture: Capture
     models: ModelWriter
-    clocks: ClockTable
     phc: PhcReader | None
     nic_packets: int
     """The interface's own count when the capture began."""
+    clocks: InterfaceClocks
     end: str = ""
     """Why nothing is captured on it any more; empty while it is."""
     cpus: set[int] = field(default_factory=set)
@@ -192,8 +192,8 @@ class Loop:
                 phc = PhcReader(device, interface.name, options.phc_reads_per_s)
                 self._phcs[facts.phc_index] = phc
         models = ModelWriter(capture.models)
-        clocks = ClockTable(models, options.base_delay_ns)
-        return Watch(interface, capture, models, clocks, phc, packets)
+        clocks = InterfaceClocks(options.base_delay_ns, models.forget)
+        return Watch(interface, capture, models, phc, packets, clocks)
 
     def _feed(self, path: Path, watch: Watch) -> Refclock:
         """A feed of chronyd from an interface's clock. Raises if it has none, or another program does it already."""
@@ -294,17 +294,12 @@ class Loop:
             pairs = clock_pairs(_PAIRS)
             frames: list[Frame] = [*self._encoder.windows(mono_ns, name, windows)]
             watch.count(windows)
-            live = set()
-            for key, own in _by_clock(windows):
-                live.add(key)
-                seen = watch.clocks.seen(key, mono_ns)
-                if seen is not None:
-                    seen.observe_windows(own, pairs)
-            self._anchor(watch, mono_ns)
-            reports = []
-            for clock in watch.clocks:
-                report = clock.tick(pairs, steering)
-                reports.append(report)
+            inputs = TickInputs(mono_ns, pairs, steering, self._read_phc(watch, mono_ns))
+            # Recorded before the reports that come of it: a replay of the stream is fed the same.
+            frames.append(self._encoder.inputs(name, watch.clocks.base_delay_ns, inputs))
+            reports = watch.clocks.tick(windows, inputs)
+            live = set(np.unique(windows["clock_key"]).tolist())
+            for clock, report in reports:
                 clock_name = ClockName(name, clock.kind, clock.key)
                 readings.append(Reading(clock_name, report, clock.base_delay_limit_ns))
                 if report.model is not None and not frozen:
@@ -315,7 +310,7 @@ class Loop:
                     watch.disturbed |= jumped or report.state not in ("tracking", "relative")
                 frames.append(self._encoder.clock(name, clock.kind, report))
             if self._refclock is not None and watch is self._watches[0]:
-                self._refclock.take(mono_ns, reports, pairs)
+                self._refclock.take(mono_ns, [report for _, report in reports], pairs)
                 self._notes += self._refclock.take_notes()
             # Only now: the writer's thread wakes once, and not in the middle of all this.
             self._put_all(frames)
@@ -337,19 +332,13 @@ class Loop:
                 if self._refclock is not None and watch is self._watches[0]:
                     self._refclock.stop(f"{watch.interface.name} {watch.end}")
 
-    def _anchor(self, watch: Watch, mono_ns: int) -> None:
-        """Give this tick's reading of the PHC to the interface's own clock."""
+    def _read_phc(self, watch: Watch, mono_ns: int) -> PhcReading | None:
+        """This tick's reading of the interface's PHC, if it has one."""
         if watch.phc is None:
-            return
+            return None
         reading = watch.phc.read(mono_ns)
         self._notes += watch.phc.take_notes()
-        clock = watch.clocks.seen(CLOCK_KEY_PHC, mono_ns)
-        if clock is None:
-            return
-        if reading.steered_ppb:
-            clock.steer_phc(reading.steered_ppb)
-        if reading.burst is not None:
-            clock.observe_anchor(reading.burst, reading.pairs)
+        return reading
 
     # ---- control ---------------------------------------------------------------------------------------------
 
@@ -398,11 +387,12 @@ class Loop:
     def _tell(self, events: Iterable[Event]) -> None:
         """Events of the controller, as frames; a change on the packets' way is announced to the clocks."""
         for event in events:
-            if isinstance(event, ChangeEvent) and event.outcome in ("applied", "rolled_back"):
+            if isinstance(event, ChangeEvent):
                 for watch in self._watches:
                     if watch.interface.name == event.ifname:
-                        for clock in watch.clocks:
-                            clock.path_changed(event.mono_ns, f"{event.actuator} {event.target}")
+                        watch.clocks.setting_changed(
+                            event.mono_ns, event.actuator, event.target, event.outcome
+                        )
             self._output.put(self._encoder.event(event))
 
     # ---- how it is going -------------------------------------------------------------------------------------
@@ -544,21 +534,6 @@ def capture_target(interface: Interface, host: Host) -> CaptureTarget:
         cpu_count=host.topology.width,
         online_cpus=tuple(host.topology.online),
     )
-
-
-def _by_clock(windows: WindowArray) -> Iterator[tuple[int, WindowArray]]:
-    """Windows by the clock that stamped them; those of no clock are left out."""
-    if len(windows) == 0:
-        return
-    keys = windows["clock_key"].copy()
-    first = int(keys[0])
-    if (keys == first).all():  # the usual case needs no copy of the records
-        if first != CLOCK_KEY_NONE:
-            yield first, windows
-        return
-    for key in np.unique(keys).tolist():
-        if key != CLOCK_KEY_NONE:
-            yield key, windows[keys == key]
 
 
 def _interface_health(watch: Watch) -> InterfaceHealth:

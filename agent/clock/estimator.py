@@ -125,6 +125,7 @@ class Estimator:
         self._last_local_ns = 0
         self._missing_in_a_row = 0
         self.accepted_ns: int | None = None
+        self.sample_noise_ns = float("inf")
         self.count = 0
         self.accepted = 0
         self.steps = 0
@@ -251,6 +252,7 @@ class Estimator:
         nominal, extra = noise.nominal_var, noise.extra_var
         offset_ns = sample.local_ns - hw_ns - round(noise.bias_ns)
         track = self.track
+        self.sample_noise_ns = sqrt(track.noise.noise(nominal, extra).var)
         if self.accepted_ns is None or sample.local_ns - self.accepted_ns > MAX_HOLDOVER_NS:
             track.start(sample.local_ns, offset_ns, nominal + extra)
             self.steps += 1

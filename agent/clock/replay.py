@@ -16,6 +16,7 @@ class SampleReport:
 
     `offset_ns` (local - hardware) and `sigma_ns` are the estimate at the sample, it included if it counted, None and
     infinite before the first one; `bound_ns` is the p99 bound, half the fastest read's delay included;
+    `noise_ns` is the standard deviation of the sample's own noise, as far as averaging could tell it;
     `drift_ppb` is d(local - hardware)/dt. `tag`, `cause` and `weight` are the final verdict. `horizons` was
     made at this sample from what was known then, None before the first stamp.
     """
@@ -26,6 +27,7 @@ class SampleReport:
     drift_ppb: float | None
     sigma_ns: float
     bound_ns: float
+    noise_ns: float
     state: State
     tag: TagKind | None
     cause: str
@@ -41,6 +43,7 @@ class _Waiting:
     offset: tuple[int, float] | None
     drift_ppb: float | None
     bound_extra_ns: float
+    noise_ns: float
     state: State
     horizons: Forecast | None
     verdict: Verdict | None = None
@@ -99,6 +102,7 @@ class ClockReplay:
                 estimator.offset_at(sample.local_ns) if known else None,
                 estimator.track.bank.drift_ppb if known else None,
                 estimator.suspected_ns,
+                estimator.sample_noise_ns,
                 estimator.state(sample.local_ns),
                 estimator.forecast(sample.local_ns),
             )
@@ -131,6 +135,7 @@ class ClockReplay:
             w.drift_ppb,
             sigma,
             self._estimator.bound_ns(sigma) + suspected,
+            w.noise_ns,
             w.state,
             v.kind,
             v.cause,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from agent.clock.clock import Clock
-from agent.clock.model import ModelWriter
 from agent.ffi.records import CLOCK_KEY_PHC, MODELS_MAX
 
 # As long as the kernel keeps the slot of a clock that is not seen any more (IDLE_NS in bpf/window.h).
@@ -19,10 +18,10 @@ class ClockTable:
     to a new one, the one unseen longest first; the interface's own PHC never does.
     """
 
-    def __init__(self, models: ModelWriter, base_delay_ns: int | None) -> None:
-        """`models` forgets the clock that gives way; `base_delay_ns` is given to each clock."""
-        self._models = models
-        self._base_delay_ns = base_delay_ns
+    def __init__(self, base_delay_ns: int | None, forget: Callable[[int], None]) -> None:
+        """`base_delay_ns` is given to each new clock; `forget` is called with the key of one that gives way."""
+        self._forget = forget
+        self.base_delay_ns = base_delay_ns
         # In the order in which they were seen last.
         self._clocks: dict[int, Clock] = {}
         self._seen_mono_ns: dict[int, int] = {}
@@ -33,7 +32,7 @@ class ClockTable:
         if clock is None:
             if not self._has_room(mono_ns):
                 return None
-            clock = Clock(key, "phc" if key == CLOCK_KEY_PHC else "trailer", self._base_delay_ns)
+            clock = Clock(key, "phc" if key == CLOCK_KEY_PHC else "trailer", self.base_delay_ns)
         self._clocks[key] = clock
         self._seen_mono_ns[key] = mono_ns
         return clock
@@ -49,5 +48,5 @@ class ClockTable:
         if mono_ns - self._seen_mono_ns[oldest] < _IDLE_NS:
             return False
         del self._clocks[oldest], self._seen_mono_ns[oldest]
-        self._models.forget(oldest)
+        self._forget(oldest)
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from agent.telemetry import schema
 from agent.telemetry.schema import (
     AlignedPair,
     AlignmentFrame,
+    BurstItem,
     Change,
     ClockFrame,
     ClockName,
@@ -30,6 +32,7 @@ from agent.telemetry.schema import (
     Hello,
     HostDrops,
     HostFacts,
+    Inputs,
     InterfaceFacts,
     InterfaceHealth,
     PhcItem,
@@ -40,6 +43,7 @@ from agent.telemetry.schema import (
     RestoredItem,
     SinkHealth,
     SteeringFrame,
+    SteeringItem,
     Windows,
 )
 
@@ -50,9 +54,11 @@ if TYPE_CHECKING:
     from agent.clock import ClockReport
     from agent.clock.alignment import Aligned
     from agent.clock.alignment import ClockName as AlignedClock
+    from agent.clock.interface import TickInputs
     from agent.control.observation import Delays
     from agent.control.quantiles import Figures
-    from agent.ffi.clocks import Steering
+    from agent.ffi.clocks import ClockPairs, Steering
+    from agent.phcreader import PhcReading
 
 
 def pack(frame: Frame) -> bytes:
@@ -148,6 +154,19 @@ class Encoder:
                 "n": len(batch),
                 "data": batch.tobytes(),
             }
+
+    def inputs(self, ifname: str, base_delay_ns: int | None, inputs: TickInputs) -> Inputs:
+        """What the clocks of an interface are fed in this tick."""
+        return {
+            **self._frame("inputs", inputs.mono_ns),
+            "ifname": ifname,
+            "base_delay_ns": base_delay_ns,
+            "pairs": _table(inputs.pairs),
+            "steering": _steering(inputs.steering),
+            "phc": None
+            if inputs.phc is None
+            else {"steered_ppb": float(inputs.phc.steered_ppb), "burst": _burst(inputs.phc)},
+        }
 
     def clock(self, ifname: str, kind: str, report: ClockReport) -> ClockFrame:
         """One clock's report; `kind` is the `Clock`'s."""
@@ -372,6 +391,37 @@ def _aligned_pair(pair: Aligned) -> AlignedPair:
 
 def _clock_name(name: AlignedClock) -> ClockName:
     return {"ifname": name.ifname, "kind": name.kind, "key": name.key}
+
+
+def _table(pairs: ClockPairs) -> bytes:
+    """Rows of `pairs` in the order of its fields, `<i8`."""
+    return b"".join(getattr(pairs, field.name).astype("<i8").tobytes() for field in fields(pairs))
+
+
+def _steering(steering: Steering) -> SteeringItem:
+    return {
+        "freq_ppb": float(steering.freq_ppb),
+        "tick_us": steering.tick_us,
+        "offset_ns": steering.offset_ns,
+        "time_constant": steering.time_constant,
+        "status": steering.status,
+        "max_error_us": steering.max_error_us,
+        "est_error_us": steering.est_error_us,
+        "tai_offset_s": steering.tai_offset_s,
+    }
+
+
+def _burst(reading: PhcReading) -> BurstItem | None:
+    burst = reading.burst
+    if burst is None:
+        return None
+    reads = (burst.t1_ns, burst.phc_ns, burst.t2_ns)
+    return {
+        "method": burst.method,
+        "local_clock": burst.local_clock,
+        "reads": b"".join(column.astype("<i8").tobytes() for column in reads),
+        "pairs": _table(reading.pairs),
+    }
 
 
 def _delay_figures(figures: Figures) -> DelayFigures:

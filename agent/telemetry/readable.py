@@ -68,6 +68,19 @@ def _windows(frame: AnyFrame, summary: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def _inputs(frame: AnyFrame) -> str:
+    phc = frame["phc"]
+    parts = [f"{frame['ifname']} mono is steered by {ppb(frame['steering']['freq_ppb'])}"]
+    if phc is not None:
+        burst = phc["burst"]
+        parts.append(
+            "no PHC read" if burst is None else f"{len(burst['reads']) // 24} PHC reads, {burst['method']}"
+        )
+        if phc["steered_ppb"]:
+            parts.append(f"PHC steered by {ppb(phc['steered_ppb'])} more")
+    return ", ".join(parts)
+
+
 def _clock(frame: AnyFrame) -> str:
     reason = f" ({frame['reason']})" if frame["reason"] else ""
     text = (
@@ -217,6 +230,7 @@ def _sink(sink: dict[str, int]) -> list[str]:
 
 _LINES: dict[str, Callable[[AnyFrame], str]] = {
     "hello": _hello,
+    "inputs": _inputs,
     "clock": _clock,
     "alignment": _alignment,
     "steering": _steering,

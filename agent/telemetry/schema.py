@@ -105,6 +105,58 @@ class Windows(Frame):
     """`n` records, laid out as hello's `window_record` says."""
 
 
+class SteeringItem(TypedDict):
+    """What adjtimex(2) shows of how the kernel's clock is steered; `agent.ffi.clocks.Steering`."""
+
+    freq_ppb: float
+    tick_us: int
+    offset_ns: int
+    time_constant: int
+    status: int
+    max_error_us: int
+    est_error_us: int
+    tai_offset_s: int
+
+
+class BurstItem(TypedDict):
+    """One burst of PHC reads, each between two reads of a local clock."""
+
+    method: str
+    """`precise`, `extended` or `basic`."""
+    local_clock: str
+    """`raw` or `realtime`."""
+    reads: bytes
+    """`<i8` [3, n], ns: local clock before, PHC, local clock after."""
+    pairs: bytes
+    """As in `inputs`: the kernel's clocks around the burst."""
+
+
+class PhcInput(TypedDict):
+    """What a tick learnt of the PHC."""
+
+    steered_ppb: float
+    """How much another program changed its dialled frequency since the tick before."""
+    burst: BurstItem | None
+    """nil: no read was due, or the device refused."""
+
+
+class Inputs(Frame):
+    """`inputs`: what the clocks of one interface were fed in one tick, besides the `windows` before it.
+
+    With the `change` frames, which tell them that packets go another way, this is all: `agent replay` feeds it again.
+    """
+
+    ifname: str
+    base_delay_ns: int | None
+    """The least delay of the packets' path as the user gave it; nil: not known."""
+    pairs: bytes
+    """`<i8` [7, n], ns: n instants on the kernel's clocks. Rows: mono, raw, realtime, tai; width of the bracket of
+    mono, of realtime, of tai."""
+    steering: SteeringItem
+    phc: PhcInput | None
+    """nil: no PHC stamps here."""
+
+
 class TagItem(TypedDict):
     """A verdict about a clock."""
 
@@ -441,6 +493,7 @@ class Goodbye(Frame):
 FRAME_TYPES: dict[str, type[Frame]] = {
     "hello": Hello,
     "windows": Windows,
+    "inputs": Inputs,
     "clock": ClockFrame,
     "alignment": AlignmentFrame,
     "steering": SteeringFrame,

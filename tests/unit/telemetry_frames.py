@@ -9,12 +9,13 @@ import numpy.typing as npt
 
 from agent.clock import ClockModel, ClockReport, Prediction, Tag
 from agent.clock.alignment import Aligned, ClockName
+from agent.clock.interface import TickInputs
 from agent.control.actuators import Target
 from agent.control.events import ChangeEvent, ConflictEvent, EffectEvent, Event, PlanEvent
 from agent.control.plan import Change
 from agent.control.quantiles import Figures
 from agent.control.settings import Setting
-from agent.ffi.clocks import Steering
+from agent.ffi.clocks import ClockPairs, Steering
 from agent.ffi.records import WINDOW_DRIFT_VALID, WINDOW_DTYPE
 from agent.telemetry.encode import Encoder, pack
 from agent.telemetry.schema import Frame, HostFacts, InterfaceFacts, InterfaceHealth, SinkHealth
@@ -98,6 +99,14 @@ def report(**changed: Any) -> ClockReport:
     return ClockReport(**(facts | changed))
 
 
+def inputs() -> TickInputs:
+    """What a tick without a PHC was fed."""
+    at = START_NS + np.arange(5)
+    zeros = np.zeros(5, dtype=np.int64)
+    pairs = ClockPairs(at, at, at + REALTIME_NS, at + REALTIME_NS, zeros, zeros, zeros)
+    return TickInputs(START_NS + 5, pairs, Steering(-12.5, 10_000, 0, 2, 64, 500, 20, 37), None)
+
+
 def interface_health(**counters: int) -> InterfaceHealth:
     """Counters of a run without losses."""
     return {
@@ -173,6 +182,7 @@ def run_of_frames() -> list[Frame]:
     return [
         hello(encoder),
         *encoder.windows(START_NS + 5, "eth1", windows()),
+        encoder.inputs("eth1", None, inputs()),
         encoder.clock("eth1", "trailer", report()),
         encoder.delay(
             START_NS + 20,

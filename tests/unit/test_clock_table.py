@@ -15,7 +15,7 @@ S = 1_000_000_000
 @pytest.fixture
 def table() -> ClockTable:
     """An interface without clocks."""
-    return ClockTable(ModelWriter(np.zeros(MODELS_MAX, MODEL_DTYPE)), None)
+    return ClockTable(None, ModelWriter(np.zeros(MODELS_MAX, MODEL_DTYPE)).forget)
 
 
 def keys(table: ClockTable) -> set[int]:

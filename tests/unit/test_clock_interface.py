@@ -1,11 +1,11 @@
-"""The loop's bookkeeping between the steps."""
+"""The clocks of one interface: which windows are whose, and what is fed to them."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from agent.clock.interface import by_clock
 from agent.ffi.records import CLOCK_KEY_NONE, WINDOW_DTYPE, WindowArray
-from agent.loop import _by_clock
 
 
 def windows(*keys: int) -> WindowArray:
@@ -18,10 +18,10 @@ def windows(*keys: int) -> WindowArray:
 
 def split(records: WindowArray) -> dict[int, list[int]]:
     """Clock key -> numbers of its windows."""
-    return {key: own["seq"].tolist() for key, own in _by_clock(records)}
+    return {key: own["seq"].tolist() for key, own in by_clock(records)}
 
 
-def test_windows_are_told_apart_by_clock() -> None:
+def test_windows_are_told_apartby_clock() -> None:
     """Each clock gets its own windows, in order; those without a stamp belong to none."""
     assert split(windows(0x703, CLOCK_KEY_NONE, 0x701, 0x703)) == {0x701: [2], 0x703: [0, 3]}
 
