@@ -23,6 +23,7 @@ _COMMANDS = {
     "restore": "put back what a killed run left changed",
     "doctor": "check what this host can and cannot do, each with cause and remedy",
     "decode": "turn msgpack telemetry into JSON lines or readable text",
+    "replay": "run the clock on a recording: states, tags, predictions, and how good they were",
     "demo": "run the agent on a self-made testbed with a known true clock",
     "bpf": "verify, attach or detach the BPF programs by hand",
 }
