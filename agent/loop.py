@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -23,9 +23,10 @@ import numpy.typing as npt
 from agent import stamping, tc
 from agent.capture import Capture, CaptureTarget
 from agent.clock.alignment import Alignment, ClockName, Reading
-from agent.clock.clock import Clock
+from agent.clock.clock import Clock, ClockReport
 from agent.clock.model import ModelWriter
-from agent.clock.trust import JUMPS
+from agent.clock.ptp import PtpWatch
+from agent.clock.trust import CLOCK_JUMPS, JUMPS
 from agent.clockconflicts import ClockConflicts
 from agent.control.controller import Controller
 from agent.control.degrade import DegradeLadder, Health
@@ -83,6 +84,7 @@ class Watch:
     nic_packets: int
     """The interface's own count when the capture began."""
     clocks: dict[int, Clock] = field(default_factory=dict)
+    ptp: PtpWatch = field(default_factory=PtpWatch)
     gone: bool = False
     cpus: set[int] = field(default_factory=set)
     """CPUs that served this interface in the last control step."""
@@ -302,9 +304,10 @@ class Loop:
             for key, own in _by_clock(windows):
                 watch.clock(key, self._options.base_delay_ns).observe_windows(own, pairs)
             self._anchor(watch, mono_ns)
+            self._hear_ptp(watch, mono_ns)
             reports = []
             for clock in watch.clocks.values():
-                report = clock.tick(pairs, steering)
+                report = _with_causes(clock.tick(pairs, steering), watch.ptp)
                 reports.append(report)
                 clock_name = ClockName(name, clock.kind, clock.key)
                 readings.append(Reading(clock_name, report, clock.base_delay_limit_ns))
@@ -344,6 +347,12 @@ class Loop:
             clock.steer_phc(reading.steered_ppb)
         if reading.burst is not None:
             clock.observe_anchor(reading.burst, reading.pairs)
+
+    def _hear_ptp(self, watch: Watch, mono_ns: int) -> None:
+        """Take the PTP Announces that passed, and tell what changed about the time source."""
+        for heard_ns, message in watch.capture.announces():
+            watch.ptp.hear(heard_ns, message)
+        self._notes += [f"{watch.interface.name}: {change.text}" for change in watch.ptp.look(mono_ns)]
 
     # ---- control ---------------------------------------------------------------------------------------------
 
@@ -450,6 +459,11 @@ class Loop:
                     mono_ns, self._mono_steering.now, self._mono_steering.adjustments, phcs
                 )
             )
+        for watch in self._watches:
+            if watch.ptp.masters or watch.ptp.changes:
+                self._output.put(
+                    self._encoder.ptp(mono_ns, watch.interface.name, watch.ptp, watch.capture.last_sync_ns)
+                )
         if self._refclock is not None:
             self._output.put(self._encoder.refclock(mono_ns, self._refclock.facts()))
         self._health_mono_ns, self._health_cpu_ns, self._health_overruns = mono_ns, cpu_ns, self._overruns
@@ -566,6 +580,17 @@ def _interface_health(watch: Watch) -> InterfaceHealth:
         "stamp": capture.stamp,
         "counters": counters,
     }
+
+
+def _with_causes(report: ClockReport, ptp: PtpWatch) -> ClockReport:
+    """The report, its clock's jumps put down to a change of the PTP time source where there was one."""
+    if not any(tag.kind in CLOCK_JUMPS for tag in report.tags):
+        return report
+    tags = []
+    for tag in report.tags:
+        cause = ptp.cause_of(tag.mono_ns) if tag.kind in CLOCK_JUMPS else ""
+        tags.append(replace(tag, cause=f"{tag.cause}; {cause}") if cause else tag)
+    return replace(report, tags=tuple(tags))
 
 
 def _sum_drops(a: Drops, b: Drops) -> Drops:

@@ -266,6 +266,34 @@ class AlignmentFrame(Frame):
     """Clocks that were not compared, beyond the first 12."""
 
 
+class PtpMaster(TypedDict):
+    """The PTP time source of a domain, by the Announces that pass on the wire."""
+
+    domain: int
+    grandmaster: str
+    source: str
+    """The port that announces it: clock identity and port number."""
+    clock_class: int
+    """6: locked to its reference, 7: in holdover, 52 and 187: degraded, 248: never had one."""
+    steps_removed: int
+    utc_offset_s: int | None
+    """TAI - UTC as the grandmaster has it; nil: it doesn't know."""
+    time_traceable: bool
+    announce_interval_s: float
+
+
+class PtpFrame(Frame):
+    """`ptp`: PTP on the wire of one interface; where there is any."""
+
+    ifname: str
+    masters: list[PtpMaster]
+    """Of each domain; empty: none is announced any more."""
+    changes: int
+    """Of a time source, since the run began. Each is noted in `health`, and named in the causes of jumps after it."""
+    sync_mono_ns: int | None
+    """When a Sync was last seen."""
+
+
 class DelayRow(TypedDict):
     """Delay of the packets of one (queue, CPU) pair."""
 
@@ -445,6 +473,7 @@ FRAME_TYPES: dict[str, type[Frame]] = {
     "alignment": AlignmentFrame,
     "steering": SteeringFrame,
     "refclock": RefclockFrame,
+    "ptp": PtpFrame,
     "delay": Delay,
     "plan": Plan,
     "change": Change,
