@@ -82,6 +82,7 @@ class Capture:
         self._scratch = np.zeros(4096, dtype=WINDOW_DTYPE)
         self._hist_seen: dict[int, tuple[int, npt.NDArray[np.uint32]]] = {}
         self._stack_seen: dict[int, np.void] = {}
+        self._announces_seen = np.zeros(target.cpu_count, dtype=np.uint32)
         self._stack_samples_seen = np.zeros(target.cpu_count, dtype=np.uint64)
 
     # ---- attaching -------------------------------------------------------------------------------------------
@@ -121,6 +122,7 @@ class Capture:
                 "stack_hists": cpus * stack_queues,
                 "counters": cpus,
                 "tx_queues": cpus,
+                "ptp": cpus,
             },
             device_bound=("xdp_capture_meta",) if choice.stamp == "xdp" else (),
             ifindex=self.target.ifindex,
@@ -143,6 +145,7 @@ class Capture:
         self._stack_hists = self._object.map("stack_hists").mmap()
         self._counters = self._object.map("counters").mmap()
         self._tx_queues = self._object.map("tx_queues").mmap()
+        self._ptp = self._object.map("ptp").mmap()
         self.models: npt.NDArray[Any] = self._object.map("models").mmap()
         self._rings = self._loaded.enter_context(
             Rings(
@@ -231,6 +234,28 @@ class Capture:
     def tx_usage(self) -> npt.NDArray[np.uint64]:
         """Packets sent so far, [CPU, TX queue]."""
         return np.array(self._tx_queues["packets"])
+
+    # ---- PTP messages ----------------------------------------------------------------------------------------
+
+    def announces(self) -> list[tuple[int, bytes]]:
+        """The Announce messages since the last call, as (mono_ns, message) in order; of very many the latest."""
+        counts = self._ptp["n_announce"].copy()
+        found: list[tuple[int, bytes]] = []
+        for cpu in (counts != self._announces_seen).nonzero()[0].tolist():
+            count, seen = int(counts[cpu]), int(self._announces_seen[cpu])
+            fresh = min((count - seen) & 0xFFFFFFFF, records.PTP_ANNOUNCES)
+            for number in range(count - fresh, count):
+                entry = self._ptp["announce"][cpu, number & (records.PTP_ANNOUNCES - 1)].copy()
+                # The packet path may have come round to it meanwhile: then it is one of the next call's.
+                if (int(self._ptp["n_announce"][cpu]) - number) & 0xFFFFFFFF < records.PTP_ANNOUNCES:
+                    found.append((int(entry["mono_ns"]), entry["message"].tobytes()))
+            self._announces_seen[cpu] = count
+        return sorted(found)
+
+    @property
+    def last_sync_ns(self) -> int:
+        """When a Sync message was last seen, mono; 0: never."""
+        return int(self._ptp["sync_mono_ns"].max())
 
     # ---- settings of the running programs --------------------------------------------------------------------
 

@@ -294,10 +294,12 @@ class Loop:
             pairs = clock_pairs(_PAIRS)
             frames: list[Frame] = [*self._encoder.windows(mono_ns, name, windows)]
             watch.count(windows)
-            inputs = TickInputs(mono_ns, pairs, steering, self._read_phc(watch, mono_ns))
+            heard = tuple(watch.capture.announces())
+            inputs = TickInputs(mono_ns, pairs, steering, self._read_phc(watch, mono_ns), heard)
             # Recorded before the reports that come of it: a replay of the stream is fed the same.
             frames.append(self._encoder.inputs(name, watch.clocks.base_delay_ns, inputs))
             reports = watch.clocks.tick(windows, inputs)
+            self._notes += [f"{name}: {change.text}" for change in watch.clocks.ptp.take_changes()]
             live = set(np.unique(windows["clock_key"]).tolist())
             for clock, report in reports:
                 clock_name = ClockName(name, clock.kind, clock.key)
@@ -448,6 +450,12 @@ class Loop:
                     mono_ns, self._mono_steering.now, self._mono_steering.adjustments, phcs
                 )
             )
+        for watch in self._watches:
+            ptp = watch.clocks.ptp
+            if ptp.masters or ptp.changes:
+                self._output.put(
+                    self._encoder.ptp(mono_ns, watch.interface.name, ptp, watch.capture.last_sync_ns)
+                )
         if self._refclock is not None:
             self._output.put(self._encoder.refclock(mono_ns, self._refclock.facts()))
         self._health_mono_ns, self._health_cpu_ns = mono_ns, time.process_time_ns()

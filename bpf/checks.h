@@ -18,5 +18,6 @@ _Static_assert(sizeof(struct cpu_state) == 256, "CPUs share no cache line, index
 _Static_assert(sizeof(struct capture_meta) <= 32 && sizeof(struct capture_meta) % 4 == 0,
 	       "what XDP metadata may be");
 _Static_assert((TX_QUEUES_MAX & (TX_QUEUES_MAX - 1)) == 0, "taken modulo by a mask");
+_Static_assert((PTP_ANNOUNCES & (PTP_ANNOUNCES - 1)) == 0, "taken modulo by a mask");
 
 #endif

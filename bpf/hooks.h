@@ -11,6 +11,7 @@
 #include "compat.h"
 #include "maps.h"
 #include "meta.h"
+#include "ptp.h"
 #include "trailer.h"
 
 /* A trailer that can't be read directly, because the frame's head or end lies in a fragment. */
@@ -92,6 +93,8 @@ static __always_inline int xdp_packet(struct xdp_md *ctx, const struct stamp *ph
 	if (!cpu)
 		return XDP_PASS;
 	cpu->counters.packets++;
+	if (unlikely(ptp_candidate((void *)(long)ctx->data, (void *)(long)ctx->data_end)))
+		ptp_take_xdp(ctx, cpu_id);
 	if (left_out(cpu, cpu_id)) {
 		cpu->counters.bytes += bpf_xdp_get_buff_len(ctx);
 		return XDP_PASS;
@@ -157,6 +160,8 @@ int tc_ingress(struct __sk_buff *skb)
 	if (config->hook == HOOK_TC) {
 		cpu->counters.packets += weight;
 		cpu->counters.bytes += skb->len;
+		if (unlikely(ptp_candidate((void *)(long)skb->data, (void *)(long)skb->data_end)))
+			ptp_take_skb(skb, cpu_id);
 		if (left_out(cpu, cpu_id))
 			return TC_NEXT;
 		if (config->stamp == STAMP_TRAILER) {

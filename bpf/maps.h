@@ -32,6 +32,10 @@
 #define TX_QUEUES_ENTRIES COUNTERS_ENTRIES
 #endif
 
+#ifndef PTP_ENTRIES
+#define PTP_ENTRIES COUNTERS_ENTRIES
+#endif
+
 #ifdef AGENT_BCC
 
 BPF_F_TABLE("array", u32, struct agent_config, config, 1, BPF_F_MMAPABLE);
@@ -42,6 +46,7 @@ BPF_F_TABLE("array", u32, struct clock_state, clocks, CLOCKS_ENTRIES, BPF_F_MMAP
 BPF_F_TABLE("array", u32, struct clock_model, models, MODELS_MAX, BPF_F_MMAPABLE);
 BPF_F_TABLE("array", u32, struct stack_hist, stack_hists, STACK_HISTS_ENTRIES, BPF_F_MMAPABLE);
 BPF_F_TABLE("array", u32, struct tx_usage, tx_queues, TX_QUEUES_ENTRIES, BPF_F_MMAPABLE);
+BPF_F_TABLE("array", u32, struct ptp_seen, ptp, PTP_ENTRIES, BPF_F_MMAPABLE);
 BPF_PERF_OUTPUT(events);
 
 static __always_inline struct agent_config *config_at(u32 i)
@@ -84,6 +89,11 @@ static __always_inline struct tx_usage *tx_queues_at(u32 i)
 	return tx_queues.lookup(&i);
 }
 
+static __always_inline struct ptp_seen *ptp_at(u32 i)
+{
+	return ptp.lookup(&i);
+}
+
 static __always_inline int events_output(void *ctx, struct window_record *record)
 {
 	return events.perf_submit(ctx, record, sizeof(*record));
@@ -108,6 +118,7 @@ MMAPPED_ARRAY(clocks, struct clock_state, CLOCKS_ENTRIES);
 MMAPPED_ARRAY(models, struct clock_model, MODELS_MAX);
 MMAPPED_ARRAY(stack_hists, struct stack_hist, STACK_HISTS_ENTRIES);
 MMAPPED_ARRAY(tx_queues, struct tx_usage, TX_QUEUES_ENTRIES);
+MMAPPED_ARRAY(ptp, struct ptp_seen, PTP_ENTRIES);
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERF_EVENT_ARRAY);
@@ -153,6 +164,11 @@ static __always_inline struct stack_hist *stack_hists_at(__u32 i)
 static __always_inline struct tx_usage *tx_queues_at(__u32 i)
 {
 	return bpf_map_lookup_elem(&tx_queues, &i);
+}
+
+static __always_inline struct ptp_seen *ptp_at(__u32 i)
+{
+	return bpf_map_lookup_elem(&ptp, &i);
 }
 
 static __always_inline int events_output(void *ctx, struct window_record *record)

@@ -43,6 +43,7 @@
 #define CLOCKS_PER_CPU 8
 #define MODELS_MAX     16
 #define TX_QUEUES_MAX  64
+#define PTP_ANNOUNCES  4 /* kept per CPU, a power of two */
 
 /* window_record.flags */
 #define WINDOW_IDLE_CLOSE   1 /* closed by the flush program, not by a packet */
@@ -174,6 +175,21 @@ struct stack_hist {
 /* Map "tx_queues": array indexed by CPU: packets sent per TX queue by that CPU (queue mod TX_QUEUES_MAX). */
 struct tx_usage {
 	__u64 packets[TX_QUEUES_MAX];
+};
+
+/* A PTP Announce message (IEEE 1588-2019, 13.5) as it passed. */
+struct ptp_announce {
+	__u64 mono_ns;
+	__u8 message[64]; /* from the PTP header on, big endian */
+};
+
+/* Map "ptp": array indexed by CPU, read through mmap: PTP messages that this CPU saw. The newest Announce is
+ * announce[(n_announce - 1) & (PTP_ANNOUNCES - 1)], written before the count. */
+struct ptp_seen {
+	__u32 n_announce;
+	__u32 n_sync;
+	__u64 sync_mono_ns; /* of the last one */
+	struct ptp_announce announce[PTP_ANNOUNCES];
 };
 
 #endif

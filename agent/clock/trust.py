@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
 JUMPS = frozenset(("phase_step", "tai_utc", "wrap", "freq_step", "path_change"))
 """Tags after which offsets and delays do not compare with those from before."""
+CLOCK_JUMPS = JUMPS - {"path_change"}
+"""Those of them that are the clock's own."""
 # A jump's verdict may come three samples late, and a second tag of the same event after it.
 _SETTLING_NS = 1_000_000_000
 

@@ -43,6 +43,7 @@ LADDER_RUNGS: int = _lib.LADDER_RUNGS
 CLOCKS_PER_CPU: int = _lib.CLOCKS_PER_CPU
 MODELS_MAX: int = _lib.MODELS_MAX
 TX_QUEUES_MAX: int = _lib.TX_QUEUES_MAX
+PTP_ANNOUNCES: int = _lib.PTP_ANNOUNCES
 
 WINDOW_IDLE_CLOSE: int = _lib.WINDOW_IDLE_CLOSE
 WINDOW_SAMPLED: int = _lib.WINDOW_SAMPLED
@@ -86,6 +87,8 @@ STRUCTS: dict[str, np.dtype[np.void]] = {
         "delay_hist",
         "stack_hist",
         "tx_usage",
+        "ptp_announce",
+        "ptp_seen",
     )
 }
 """Every struct of records.h by its C name."""
@@ -98,6 +101,7 @@ COUNTERS_DTYPE = STRUCTS["cpu_counters"]
 HIST_DTYPE = STRUCTS["delay_hist"]
 STACK_HIST_DTYPE = STRUCTS["stack_hist"]
 TX_USAGE_DTYPE = STRUCTS["tx_usage"]
+PTP_SEEN_DTYPE = STRUCTS["ptp_seen"]
 
 MAP_DTYPES: dict[str, np.dtype[np.void]] = {
     "config": CONFIG_DTYPE,
@@ -107,6 +111,7 @@ MAP_DTYPES: dict[str, np.dtype[np.void]] = {
     "hists": HIST_DTYPE,
     "stack_hists": STACK_HIST_DTYPE,
     "tx_queues": TX_USAGE_DTYPE,
+    "ptp": PTP_SEEN_DTYPE,
 }
 """The value of each map that is read or written through mmap."""
 

@@ -167,6 +167,7 @@ class TelemetryReplay:
             ClockPairs(*self._table(frame["pairs"], _PAIR_ROWS, "inputs.pairs")),
             Steering(**{f.name: frame["steering"][f.name] for f in fields(Steering)}),
             None if frame["phc"] is None else self._reading(frame["phc"]),
+            tuple((item["mono_ns"], item["message"]) for item in frame["announces"]),
         )
 
     def _reading(self, phc: PhcInput) -> PhcReading:

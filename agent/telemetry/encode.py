@@ -37,6 +37,7 @@ from agent.telemetry.schema import (
     InterfaceHealth,
     PhcItem,
     Plan,
+    PtpFrame,
     RecordLayout,
     RefclockFrame,
     RefclockItem,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from agent.clock.alignment import Aligned
     from agent.clock.alignment import ClockName as AlignedClock
     from agent.clock.interface import TickInputs
+    from agent.clock.ptp import PtpWatch
     from agent.control.observation import Delays
     from agent.control.quantiles import Figures
     from agent.ffi.clocks import ClockPairs, Steering
@@ -166,6 +168,7 @@ class Encoder:
             "phc": None
             if inputs.phc is None
             else {"steered_ppb": float(inputs.phc.steered_ppb), "burst": _burst(inputs.phc)},
+            "announces": [{"mono_ns": mono_ns, "message": data} for mono_ns, data in inputs.announces],
         }
 
     def clock(self, ifname: str, kind: str, report: ClockReport) -> ClockFrame:
@@ -238,6 +241,28 @@ class Encoder:
     def refclock(self, mono_ns: int, facts: RefclockItem) -> RefclockFrame:
         """How chronyd is fed."""
         return {**self._frame("refclock", mono_ns), **facts}
+
+    def ptp(self, mono_ns: int, ifname: str, ptp: PtpWatch, sync_mono_ns: int) -> PtpFrame:
+        """The PTP time sources on an interface's wire; `sync_mono_ns` 0: no Sync was seen."""
+        return {
+            **self._frame("ptp", mono_ns),
+            "ifname": ifname,
+            "masters": [
+                {
+                    "domain": domain,
+                    "grandmaster": master.grandmaster,
+                    "source": master.source,
+                    "clock_class": master.clock_class,
+                    "steps_removed": master.steps_removed,
+                    "utc_offset_s": master.utc_offset_s,
+                    "time_traceable": master.time_traceable,
+                    "announce_interval_s": master.interval_s,
+                }
+                for domain, master in sorted(ptp.masters.items())
+            ],
+            "changes": ptp.changes,
+            "sync_mono_ns": sync_mono_ns or None,
+        }
 
     def delay(self, mono_ns: int, ifname: str, span_ns: int, rows: Iterable[DelayRow]) -> Delay:
         """Delay quantiles of one interface; see `delay_rows`."""

@@ -139,6 +139,16 @@ def refclock_line(frame: dict[str, Any]) -> str:
     )
 
 
+def ptp_line(frame: dict[str, Any]) -> str:
+    """The PTP time sources on an interface's wire."""
+    masters = [
+        f"domain {master['domain']}: grandmaster {master['grandmaster']} of class {master['clock_class']}, "
+        f"{master['steps_removed']} steps away"
+        for master in frame["masters"]
+    ]
+    return f"{frame['ifname']} PTP {'; '.join(masters) or 'not announced'}, {frame['changes']} changes"
+
+
 def clock_name(kind: str, key: int) -> str:
     """`PHC`, or the trailer clock's device and port."""
     return f"trailer {key >> 8}:{key & 0xFF}" if kind == "trailer" else kind.upper()
@@ -235,6 +245,7 @@ _LINES: dict[str, Callable[[AnyFrame], str]] = {
     "alignment": _alignment,
     "steering": _steering,
     "refclock": refclock_line,
+    "ptp": ptp_line,
     "delay": _delay,
     "plan": _plan,
     "change": _change,

@@ -155,6 +155,15 @@ class Inputs(Frame):
     steering: SteeringItem
     phc: PhcInput | None
     """nil: no PHC stamps here."""
+    announces: list[AnnounceItem]
+    """PTP's Announce messages that passed."""
+
+
+class AnnounceItem(TypedDict):
+    """One PTP message as it was on the wire, from its header on."""
+
+    mono_ns: int
+    message: bytes
 
 
 class TagItem(TypedDict):
@@ -316,6 +325,34 @@ class AlignmentFrame(Frame):
     pairs: list[AlignedPair]
     omitted: int
     """Clocks that were not compared, beyond the first 12."""
+
+
+class PtpMaster(TypedDict):
+    """The PTP time source of a domain, by the Announces that pass on the wire."""
+
+    domain: int
+    grandmaster: str
+    source: str
+    """The port that announces it: clock identity and port number."""
+    clock_class: int
+    """6: locked to its reference, 7: in holdover, 52 and 187: degraded, 248: never had one."""
+    steps_removed: int
+    utc_offset_s: int | None
+    """TAI - UTC as the grandmaster has it; nil: it doesn't know."""
+    time_traceable: bool
+    announce_interval_s: float
+
+
+class PtpFrame(Frame):
+    """`ptp`: PTP on the wire of one interface; where there is any."""
+
+    ifname: str
+    masters: list[PtpMaster]
+    """Of each domain; empty: none is announced any more."""
+    changes: int
+    """Of a time source, since the run began. Each is noted in `health`, and named in the causes of jumps after it."""
+    sync_mono_ns: int | None
+    """When a Sync was last seen."""
 
 
 class DelayRow(TypedDict):
@@ -498,6 +535,7 @@ FRAME_TYPES: dict[str, type[Frame]] = {
     "alignment": AlignmentFrame,
     "steering": SteeringFrame,
     "refclock": RefclockFrame,
+    "ptp": PtpFrame,
     "delay": Delay,
     "plan": Plan,
     "change": Change,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent.telemetry.figures import count, duration, exact, ppb, printable, size
-from agent.telemetry.readable import Readable, aligned_line, clock_name, phc_line, refclock_line
+from agent.telemetry.readable import Readable, aligned_line, clock_name, phc_line, ptp_line, refclock_line
 from agent.telemetry.schema import Frame, SinkHealth
 from agent.telemetry.sink import Sink
 
@@ -47,6 +47,7 @@ class InterfaceState:
     """Counters per second, over the last health span."""
     clocks: dict[int, dict[str, Any]] = field(default_factory=dict)
     delays: list[dict[str, Any]] = field(default_factory=list)
+    ptp: dict[str, Any] | None = None
     phc: dict[str, Any] | None = None
     """How its hardware clock is read, if it is the first that this clock stamps for."""
 
@@ -90,6 +91,8 @@ class State:
             self.aligned = content["pairs"]
         elif kind == "refclock":
             self.refclock = content
+        elif kind == "ptp":
+            self._interface(content["ifname"]).ptp = content
         elif kind == "delay":
             self._interface(content["ifname"]).delays = content["rows"]
         elif kind in ("plan", "change", "effect", "conflict"):
@@ -228,6 +231,8 @@ def _facts(interface: InterfaceState) -> list[str]:
         )
     if interface.phc is not None:
         lines.append(f"  {phc_line(interface.phc)}")
+    if interface.ptp is not None:
+        lines.append(f"  {ptp_line(interface.ptp)}")
     clocks = list(interface.clocks.values())
     for clock in clocks[:_CLOCKS_SHOWN]:
         lines += _clock(clock)

@@ -107,6 +107,7 @@ def map_entries() -> dict[str, int]:
         "stack_hists": cpus * STACK_QUEUES,
         "counters": cpus,
         "tx_queues": cpus,
+        "ptp": cpus,
     }
 
 
@@ -129,7 +130,7 @@ class CaptureBench:
     ) -> None:
         self.object = loaded or _loaded(loader)
         self.hook = hook
-        for name in ("counters", "slots", "hists", "clocks", "models", "stack_hists", "tx_queues"):
+        for name in ("counters", "slots", "hists", "clocks", "models", "stack_hists", "tx_queues", "ptp"):
             self.raw(name)[:] = 0
         self.config = self.object.map("config").mmap()
         self.slots = self.object.map("slots").mmap()

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from agent.clock import ClockModel, ClockReport, Prediction, Tag
 from agent.clock.alignment import Aligned, ClockName
 from agent.clock.interface import TickInputs
+from agent.clock.ptp import PtpWatch
 from agent.control.actuators import Target
 from agent.control.events import ChangeEvent, ConflictEvent, EffectEvent, Event, PlanEvent
 from agent.control.plan import Change
@@ -105,6 +106,40 @@ def inputs() -> TickInputs:
     zeros = np.zeros(5, dtype=np.int64)
     pairs = ClockPairs(at, at, at + REALTIME_NS, at + REALTIME_NS, zeros, zeros, zeros)
     return TickInputs(START_NS + 5, pairs, Steering(-12.5, 10_000, 0, 2, 64, 500, 20, 37), None)
+
+
+def ptp_watch() -> PtpWatch:
+    """One domain with a good time source."""
+    watch = PtpWatch()
+    watch.hear(START_NS, announce())
+    watch.look(START_NS)
+    return watch
+
+
+def announce(
+    grandmaster: int = 0x001B19FFFE0A0B0C,
+    *,
+    source: int = 0x001B19FFFE0A0B0C,
+    clock_class: int = 6,
+    priority1: int = 128,
+    domain: int = 24,
+    utc_offset_s: int | None = 37,
+    steps_removed: int = 1,
+) -> bytes:
+    """An Announce message by the byte positions of IEEE 1588-2019, 13.3 and 13.5, every second."""
+    message = bytearray(64)
+    message[0], message[1], message[4] = 0x0B, 0x12, domain
+    message[2:4] = (64).to_bytes(2, "big")
+    message[7] = 0x08 | 0x10 | (0x04 if utc_offset_s is not None else 0)
+    message[20:28], message[28:30] = source.to_bytes(8, "big"), (1).to_bytes(2, "big")
+    message[32] = 5
+    message[44:46] = (utc_offset_s or 0).to_bytes(2, "big", signed=True)
+    message[47], message[48], message[49], message[52] = priority1, clock_class, 0x21, 128
+    message[50:52] = (0x4E5D).to_bytes(2, "big")
+    message[53:61] = grandmaster.to_bytes(8, "big")
+    message[61:63] = steps_removed.to_bytes(2, "big")
+    message[63] = 0x20
+    return bytes(message)
 
 
 def interface_health(**counters: int) -> InterfaceHealth:
@@ -227,6 +262,7 @@ def run_of_frames() -> list[Frame]:
             ],
             0,
         ),
+        encoder.ptp(START_NS + 1_000_000_000, "eth1", ptp_watch(), START_NS + 900_000_000),
         encoder.refclock(
             START_NS + 1_000_000_000,
             {

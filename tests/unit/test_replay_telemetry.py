@@ -66,6 +66,14 @@ def windows(mono_ns: int, tick: int) -> WindowArray:
     return made
 
 
+def announces(mono_ns: int, tick: int) -> tuple[tuple[int, bytes], ...]:
+    """A grandmaster every second, another and better one from tick 24 on."""
+    if tick < 24 and tick % 5 != 0:
+        return ()
+    better = sample.announce(0x0A, source=0x0A, priority1=1)
+    return ((mono_ns - 1000, sample.announce() if tick < 24 else better),)
+
+
 def run() -> Iterator[dict[str, Any]]:
     """The frames of a run, from live clocks."""
     encoder, clocks = Encoder(), InterfaceClocks(1500)
@@ -74,7 +82,11 @@ def run() -> Iterator[dict[str, Any]]:
         mono_ns = sample.START_NS + (tick + 1) * TICK_NS
         drained = windows(mono_ns, tick)
         inputs = TickInputs(
-            mono_ns, pairs(mono_ns), replace(STEERING, freq_ppb=-1_234.5 + tick // 10), reading(mono_ns, tick)
+            mono_ns,
+            pairs(mono_ns),
+            replace(STEERING, freq_ppb=-1_234.5 + tick // 10),
+            reading(mono_ns, tick),
+            announces(mono_ns, tick),
         )
         yield from map(dict, encoder.windows(mono_ns, "eth1", drained))
         yield dict(encoder.inputs("eth1", clocks.base_delay_ns, inputs))
@@ -111,6 +123,7 @@ def test_the_same_inputs_give_the_same_reports() -> None:
     told = {(tag["kind"], tag["cause"]) for frame in recorded for tag in frame["tags"]}
     assert {kind for kind, _ in told} >= {"phase_step", "path_change"}
     assert ("path_change", "rps rps_cpus") in told
+    assert any("PTP grandmaster changed" in cause for kind, cause in told if kind == "phase_step")
     assert {row.clock for row in rows} == {"eth1 PHC", "eth1 trailer 7:3"}
     assert [row.report.offset_ns for row in rows if row.report.offset_ns is not None] == [
         frame["offset_ns"] for frame in recorded if frame["samples"]
