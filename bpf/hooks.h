@@ -63,16 +63,14 @@ static __always_inline void xdp_meta(struct xdp_md *ctx, struct cpu_state *cpu, 
 		meta_write(ctx, cpu, queue, arrival->mono_ns, arrival->hw_ns, arrival->delay_ns);
 }
 
-/* A packet without a trailer that could be read directly, or with one that isn't to be believed. */
+/* A packet whose trailer can't be read directly, or isn't to be believed. */
 SUBPROGRAM int xdp_odd(struct xdp_md *ctx, struct cpu_state *cpu, __u32 queue)
 {
 	const void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
-	struct stamp stamp = {.clock_key = CLOCK_KEY_NONE, .verdict = VERDICT_MISSING};
-	__u64 linear = data_end - data, length = bpf_xdp_get_buff_len(ctx);
+	struct stamp stamp = {.clock_key = CLOCK_KEY_NONE};
 	struct arrival arrival;
 
-	cpu->counters.bytes += length;
-	if (trailer_out_of_reach(linear, length))
+	if (trailer_out_of_reach(data_end - data, bpf_xdp_get_buff_len(ctx)))
 		xdp_trailer_slow(ctx, &stamp);
 	else
 		trailer_direct(data, data_end, &stamp);
@@ -84,6 +82,7 @@ SUBPROGRAM int xdp_odd(struct xdp_md *ctx, struct cpu_state *cpu, __u32 queue)
 /* The whole of an XDP program. `phc` is given by those that have a PHC stamp, else NULL. */
 static __always_inline int xdp_packet(struct xdp_md *ctx, const struct stamp *phc)
 {
+	const void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
 	__u32 cpu_id = bpf_get_smp_processor_id(), queue = ctx->rx_queue_index;
 	struct cpu_state *cpu = cpu_state_at(cpu_id);
 	struct stamp stamp = {.clock_key = CLOCK_KEY_NONE};
@@ -101,20 +100,26 @@ static __always_inline int xdp_packet(struct xdp_md *ctx, const struct stamp *ph
 	}
 	if (!phc && cpu->stamp == STAMP_TRAILER) {
 		/* A frame whose trailer lies in the linear part has no other: spares the helper call. */
-		length = trailer_direct((void *)(long)ctx->data, (void *)(long)ctx->data_end, &stamp);
-		if (unlikely(!length || stamp.verdict != VERDICT_STAMPED)) {
+		length = trailer_direct(data, data_end, &stamp);
+		if (likely(length && stamp.verdict == VERDICT_STAMPED)) {
+			cpu->counters.bytes += length;
+			/* Written out for this case, so that the compiler knows the verdict. */
+			arrival = capture_packet(ctx, cpu, queue, &stamp, 1);
+			xdp_meta(ctx, cpu, queue, &arrival);
+			return XDP_PASS;
+		}
+		length = bpf_xdp_get_buff_len(ctx);
+		cpu->counters.bytes += length;
+		if (unlikely(stamp.verdict == VERDICT_REJECTED ||
+			     trailer_out_of_reach(data_end - data, length))) {
 			xdp_odd(ctx, cpu, queue);
 			return XDP_PASS;
 		}
-		cpu->counters.bytes += length;
-		/* Written out for this case, so that the compiler knows the verdict. */
-		arrival = capture_packet(ctx, cpu, queue, &stamp, 1);
-		xdp_meta(ctx, cpu, queue, &arrival);
-		return XDP_PASS;
+	} else {
+		cpu->counters.bytes += xdp_length(ctx);
 	}
-	if (phc)
-		stamp = *phc;
-	cpu->counters.bytes += xdp_length(ctx);
+	/* What a trailer's search left is nothing; said here, so that the compiler knows the verdict. */
+	stamp = phc ? *phc : (struct stamp){.clock_key = CLOCK_KEY_NONE};
 	arrival = capture_packet(ctx, cpu, queue, &stamp, 1);
 	xdp_meta(ctx, cpu, queue, &arrival);
 	return XDP_PASS;
@@ -165,11 +170,10 @@ int tc_ingress(struct __sk_buff *skb)
 		if (left_out(cpu, cpu_id))
 			return TC_NEXT;
 		if (config->stamp == STAMP_TRAILER) {
-			stamp.verdict = VERDICT_MISSING;
 			/* Of merged packets only the first could have kept one, and with one none is merged. */
 			if (!trailer_direct((void *)(long)skb->data, (void *)(long)skb->data_end, &stamp) &&
 			    weight == 1 && trailer_out_of_reach(skb->data_end - skb->data, skb->len)) {
-				struct stamp slow = {.clock_key = CLOCK_KEY_NONE, .verdict = VERDICT_MISSING};
+				struct stamp slow = {.clock_key = CLOCK_KEY_NONE};
 
 				skb_trailer_slow(skb, skb->len, &slow);
 				stamp = slow;

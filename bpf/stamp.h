@@ -6,9 +6,9 @@
 #include "compat.h"
 #include "records.h"
 
-#define VERDICT_NONE	 0 /* no stamp was looked for: software windows */
+#define VERDICT_NONE	 0 /* no stamp, and no clock that one could be of: window_close counts these */
 #define VERDICT_STAMPED	 1
-#define VERDICT_MISSING	 2 /* looked for, not there */
+#define VERDICT_MISSING	 2 /* a known clock gave none */
 #define VERDICT_REJECTED 3 /* there, but not to be believed */
 
 struct stamp {

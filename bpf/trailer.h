@@ -105,7 +105,7 @@ static __always_inline void trailer_decode(const void *trailer, struct stamp *st
 	__u32 source = from_be32(*(const __u32 *)(trailer + 12));
 
 	if (unlikely(!seconds || nanoseconds >= NS_PER_S)) {
-		stamp->verdict = seconds | nanoseconds ? VERDICT_REJECTED : VERDICT_MISSING;
+		stamp->verdict = seconds | nanoseconds ? VERDICT_REJECTED : VERDICT_NONE;
 		return;
 	}
 	stamp->verdict = VERDICT_STAMPED;

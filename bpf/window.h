@@ -100,8 +100,9 @@ SUBPROGRAM int window_close(void *ctx, struct slot *slot, struct window *window,
 	struct clock_state *clock;
 
 	record->flags |= flags;
-	if (record->stamp == STAMP_NONE)
-		record->n_missing = 0;
+	/* Without a clock and not rejected: nothing was found, if anything was looked for. Spares counting each. */
+	if (record->clock_key == CLOCK_KEY_NONE)
+		record->n_missing = record->stamp == STAMP_NONE ? 0 : record->n - record->n_rejected;
 	else
 		record->n_stamped = record->n - record->n_missing - record->n_rejected;
 	record->n_delay = record->n_stamped - record->n_no_model;
