@@ -14,7 +14,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.errors import UnsupportedError
+from agent.errors import UnsupportedError, UsageError
+from agent.host.consumers import find_pids
+from agent.host.paths import HostPaths
 from agent.host.rtnl import require_answers
 from agent.telemetry.figures import printable
 
@@ -44,6 +46,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("-i", "--interface", dest="ifname", metavar="IF", help="check this interface too")
     parser.add_argument("--netns", metavar="NAME", help="network namespace that the interface is in")
+    parser.add_argument(
+        "--consumer",
+        dest="consumers",
+        action="append",
+        default=[],
+        metavar="PID|NAME",
+        help="a program that the packets are for: check its CPUs and memory too; repeat for several",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument(
         "--state-dir",
@@ -67,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
 
         enter_netns(args.netns)
     require_answers()
-    checks = run_checks(Context(ifname=args.ifname, state_dir=args.state_dir))
+    consumers = _pids(args.consumers)
+    checks = run_checks(Context(ifname=args.ifname, state_dir=args.state_dir, consumers=consumers))
     verdict = worst(checks)
     if args.json:
         print(json.dumps({"verdict": verdict, "checks": [asdict(check) for check in checks]}))
@@ -76,6 +87,15 @@ def run(args: argparse.Namespace) -> int:
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
         print("\n".join(report(checks, max(width, 60), colour=colour)))
     return UnsupportedError.exit_code if verdict == "fail" else 0
+
+
+def _pids(wanted: list[str]) -> tuple[int, ...]:
+    """The consumers' process ids. Raises `UsageError` for one that does not run."""
+    found = find_pids(HostPaths(), wanted)
+    absent = [word for word, pids in found.items() if not pids]
+    if absent:
+        raise UsageError(f"no process {absent[0]!r} runs here", "name a process id or a program that runs")
+    return tuple(sorted({pid for pids in found.values() for pid in pids}))
 
 
 def report(checks: Iterable[Check], width: int, *, colour: bool) -> Iterator[str]:

@@ -21,6 +21,8 @@ from agent.control.settings import Setting, is_gone, kind_of
 from agent.control.txplan import TxUsage, plan_tx
 from agent.host.masks import CpuMask
 from agent.host.model import Host, Interface
+from agent.host.paths import HostPaths
+from agent.host.processes import OTHER_OWNERS, running
 
 _PLAN_NS = 500_000_000
 _IDLE_PLAN_NS = 1_000_000_000
@@ -39,7 +41,6 @@ _SET_ASIDE_MAX_NS = 1_800_000_000_000
 # A change whose interface shows no tick any more is undone after this.
 _VANISHED_NS = 5_000_000_000
 _UNMEASURED = (NO_FIGURES, NO_FIGURES)
-_OTHER_OWNERS = ("irqbalance", "tuned", "irqd", "tuna")
 
 # Which delay shows what a lever does, best first. From the hook to the stack only the handing over (RPS) is seen; what
 # comes before, where the polling CPU's own load shows, needs the hardware stamp.
@@ -674,7 +675,4 @@ def _restored_event(item: Restored, now_ns: int) -> ChangeEvent:
 
 def _other_owner() -> str:
     """A running program that is known to set affinities; empty for none."""
-    import psutil
-
-    running = {process.info["name"] for process in psutil.process_iter(["name"])}
-    return ", ".join(name for name in _OTHER_OWNERS if name in running)
+    return ", ".join(running(HostPaths(), OTHER_OWNERS))

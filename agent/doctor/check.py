@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from agent.errors import AgentError
+from agent.errors import AgentError, UsageError
 from agent.host.paths import HostPaths
 
 if TYPE_CHECKING:
@@ -62,12 +62,15 @@ class Context:
         kernel_release: str | None = None,
         machine: str | None = None,
         state_dir: Path = Path("/run/agent"),
+        consumers: tuple[int, ...] = (),
     ) -> None:
+        """`consumers` are the process ids of the programs that the packets are for."""
         self.paths = paths or HostPaths()
         self.ifname = ifname
         self.kernel_release = kernel_release or platform.release()
         self.machine = machine or platform.machine()
         self.state_dir = state_dir
+        self.consumers = consumers
 
     @property
     def kernel(self) -> tuple[int, int]:
@@ -131,12 +134,19 @@ Table: TypeAlias = tuple[tuple[str, CheckFunction], ...]
 # Group -> module with its CHECKS. Only what is asked for is imported.
 _HOST_GROUPS = {
     "privileges": "agent.doctor.privileges",
+    "container": "agent.doctor.container",
     "kernel": "agent.doctor.kernel",
     "loaders": "agent.doctor.loaders",
     "clocks": "agent.doctor.clocks",
     "cpus": "agent.doctor.cpus",
+    "network stack": "agent.doctor.network",
 }
-_INTERFACE_MODULE = "agent.doctor.interface"
+_INTERFACE_MODULES = (
+    "agent.doctor.interface",
+    "agent.doctor.spreading",
+    "agent.doctor.interrupts",
+    "agent.doctor.locality",
+)
 
 
 def run_checks(context: Context) -> list[Check]:
@@ -144,13 +154,24 @@ def run_checks(context: Context) -> list[Check]:
 
     Raises `UsageError` if the interface does not exist.
     """
-    leaves = context.leaves()  # raises here, not within a report, where there is no such interface
+    leaves = _leaves(context)  # raises here, not within a report, where there is no such interface
     checks = []
     for group, module in _HOST_GROUPS.items():
         checks += _run_table(context, group, module)
     for leaf in leaves:
-        checks += _run_table(context.on(leaf), f"interface {leaf}", _INTERFACE_MODULE)
+        for module in _INTERFACE_MODULES:
+            checks += _run_table(context.on(leaf), f"interface {leaf}", module)
     return checks
+
+
+def _leaves(context: Context) -> tuple[str, ...]:
+    try:
+        return context.leaves()
+    except UsageError as error:
+        from agent.doctor.network import taken_from_kernel
+
+        # The interface that is missed may be gone because a program drives its NIC.
+        raise UsageError(error.what, "; ".join([error.remedy, *taken_from_kernel(context.paths)])) from None
 
 
 def worst(checks: Iterable[Check]) -> Severity:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from agent.clockconflicts import ClockConflicts
 from agent.doctor.check import Context, Finding, NotChecked, Table
-from agent.doctor.processes import named, running
 from agent.host.paths import read_text
+from agent.host.processes import named, running
 
 _FAST = frozenset(
     {"tsc", "arch_sys_counter", "kvm-clock", "hyperv_clocksource_tsc_page", "xen", "timebase", "tod"}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 
-from agent.doctor.check import Context, Finding, NotChecked, Table
-from agent.doctor.processes import named, running
+from agent.doctor.check import Context, Finding, Table
 from agent.host.cpus import read_cpus
 from agent.host.paths import read_int, read_text
+from agent.host.processes import OTHER_OWNERS, named, running
 
-_SLOW_WAKE_US = 50
+SLOW_WAKE_US = 50
+"""From here on an idle state is worth a word."""
+IDLE_LIMIT_US = 20
+"""The exit latency that capture hosts are kept below."""
 _SLOW_GOVERNORS = frozenset({"ondemand", "conservative", "powersave"})
 # With these drivers `powersave` is a hint to the hardware, not the lowest frequency.
 _HARDWARE_SCALED = frozenset({"intel_pstate", "amd-pstate-epp"})
@@ -23,6 +26,7 @@ def topology(context: Context) -> Finding:
         parts.append(f"isolated {cpus.isolated.format_list()}")
     if cpus.nohz_full:
         parts.append(f"nohz_full {cpus.nohz_full.format_list()}")
+    parts += _kinds(context)
     if cpus.isolated or cpus.nohz_full:
         return Finding(
             "info", "; ".join(parts), "the agent gives no work to these CPUs that they don't have already"
@@ -31,20 +35,54 @@ def topology(context: Context) -> Finding:
         return Finding(
             "warn", parts[0], "there is no other CPU to move work to: the agent can measure, but hardly help"
         )
-    return Finding("ok", parts[0])
+    if all(cpu.core is None for cpu in cpus.cpus.values()):
+        return Finding(
+            "info",
+            "; ".join([*parts, "no topology in sysfs"]),
+            "which CPUs share a core or a node is not known: the agent weighs their load alone",
+        )
+    return Finding("ok", "; ".join(parts))
 
 
-def irqbalance(context: Context) -> Finding:
-    """The other program that moves interrupts."""
-    found = running(context.paths, ("irqbalance",))
+def _kinds(context: Context) -> list[str]:
+    """SMT, and the two kinds of cores of hybrid CPUs."""
+    found = []
+    if read_int(context.paths.cpu / "smt/active"):
+        found.append("SMT: two threads share a core")
+    slow = read_text(context.paths.sys / "devices/cpu_atom/cpus")
+    if slow:
+        found.append(f"hybrid: {slow} are efficiency cores, which serve a queue more slowly")
+    return found
+
+
+def other_owners(context: Context) -> Finding:
+    """Other programs that move interrupts or set up queues."""
+    found = running(context.paths, OTHER_OWNERS)
     if not found:
-        return Finding("ok", "irqbalance does not run")
+        return Finding("ok", f"none of {', '.join(OTHER_OWNERS)} runs")
+    if "irqbalance" not in found:
+        return Finding(
+            "info",
+            f"{named(found)} runs",
+            "it may set interrupts and queues too, at its start or when a profile changes; what somebody else changed "
+            "is left alone for ten minutes",
+            "take the capture NIC out of its profile (tuned: `[irq] type=irq` off), or `--deny irq,rps,xps`",
+        )
     return Finding(
         "warn",
-        f"{named(found)} runs",
+        f"{named(found)} runs{_banned(context, found['irqbalance'])}",
         "it rewrites IRQ affinities every 10 s; the agent holds off from an IRQ that somebody else moves",
         "`systemctl stop irqbalance`, or ban the capture NIC's IRQs (IRQBALANCE_ARGS=--banirq=N), or `--deny irq`",
     )
+
+
+def _banned(context: Context, pids: list[int]) -> str:
+    """What irqbalance was told to leave alone, in words; empty if nothing."""
+    words = " ".join(
+        (read_text(context.paths.proc / f"{pid}/cmdline") or "").replace("\0", " ") for pid in pids
+    )
+    irqs = sorted({int(number) for number in re.findall(r"(?:--banirq[= ]|-i ?)(\d+)", words)})
+    return f", told to leave IRQ {', '.join(map(str, irqs))} alone" if irqs else ""
 
 
 def governor(context: Context) -> Finding:
@@ -65,56 +103,38 @@ def governor(context: Context) -> Finding:
             "warn",
             found,
             "after idle times packets are served at a low frequency: delay and its spread grow",
-            "`cpupower frequency-set -g performance` on capture hosts",
+            "`agent doctor --fix` sets `performance` until `agent restore`; for good: `cpupower frequency-set -g "
+            "performance`",
         )
     return Finding("ok", found)
 
 
 def idle_states(context: Context) -> Finding:
-    """How long the deepest enabled idle state takes to leave."""
-    slowest, name = 0, ""
+    """The idle states that are in use, and how long each takes to leave."""
     states = list(context.paths.cpu.glob("cpu[0-9]*/cpuidle/state[0-9]*"))
     if not states:
         return Finding("ok", "idle states are not visible here (a virtual machine, or idle=poll)")
+    exit_us: dict[str, int] = {}
     for state in states:
-        latency_us = read_int(state / "latency") or 0
-        if read_int(state / "disable") != 1 and latency_us > slowest:
-            slowest, name = latency_us, read_text(state / "name") or state.name
-    if slowest < _SLOW_WAKE_US:
-        return Finding("ok", f"the deepest is left in {slowest} µs")
+        if read_int(state / "disable") != 1:
+            name = read_text(state / "name") or state.name
+            exit_us[name] = max(exit_us.get(name, 0), read_int(state / "latency") or 0)
+    listed = ", ".join(f"{name} {us} µs" for name, us in sorted(exit_us.items(), key=lambda item: item[1]))
+    slowest_us = max(exit_us.values(), default=0)
+    if slowest_us < SLOW_WAKE_US:
+        return Finding("ok", f"exit latencies: {listed or 'all are disabled'}")
     return Finding(
         "info",
-        f"{name} takes {slowest} µs to leave",
-        "a packet that wakes a CPU from it is late by that much",
-        "`cpupower idle-set -D 20` on capture hosts, or hold /dev/cpu_dma_latency open",
+        f"exit latencies: {listed}",
+        f"a packet that wakes a CPU from the deepest is late by {slowest_us} µs",
+        f"`agent doctor --fix` lets every `agent run` hold a limit of {IDLE_LIMIT_US} µs (/dev/cpu_dma_latency); "
+        f"for good: `cpupower idle-set -D {IDLE_LIMIT_US}`",
     )
-
-
-def softnet(context: Context) -> Finding:
-    """Packets that the kernel dropped, and softirqs that ran out of budget, since boot."""
-    text = read_text(context.paths.proc / "net/softnet_stat")
-    if text is None:
-        raise NotChecked("/proc/net/softnet_stat cannot be read")
-    rows = [
-        [int(word, 16) for word in line.split()]
-        for line in text.splitlines()
-        if re.match(r"[0-9a-f ]+$", line)
-    ]
-    dropped, squeezed = sum(row[1] for row in rows), sum(row[2] for row in rows)
-    if dropped:
-        return Finding(
-            "warn",
-            f"{dropped} packets dropped and {squeezed} times out of budget since boot",
-            "a CPU's backlog queue overflowed: RPS targets or softirq work were too many for it",
-            "raise net.core.netdev_max_backlog; `agent run` shows on which CPU it happens",
-        )
-    return Finding("ok", f"no drops since boot, {squeezed} times out of budget")
 
 
 CHECKS: Table = (
     ("topology", topology),
-    ("irqbalance", irqbalance),
+    ("other owners", other_owners),
     ("frequency", governor),
     ("idle states", idle_states),
-    ("softnet", softnet),
 )

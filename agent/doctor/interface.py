@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from agent.doctor.check import Context, Finding, NotChecked, Table
 from agent.host.masks import CpuMask
-from agent.host.paths import read_int, read_text
+from agent.host.paths import read_text
 
 # A page, less XDP's headroom and the shared info behind the packet: what fits without fragments (x86, arm64).
 _SINGLE_BUFFER_MTU = 3498
-_DROP_COUNTERS = ("rx_dropped", "rx_missed_errors", "rx_fifo_errors", "rx_over_errors")
 _FILTERS = {0: "none", 1: "all packets", 12: "PTPv2 event packets"}
 
 
@@ -43,15 +42,6 @@ def queues(context: Context) -> Finding:
     what = f"{len(interface.queues)} receive and {interface.tx_queues} transmit queues, {served}"
     if interface.numa_node is not None:
         what += f", NUMA node {interface.numa_node}"
-    if interface.threaded:
-        what += ", threaded NAPI"
-    shared = [number for number in irqs if context.host.irqs[number].shared]
-    if shared:
-        return Finding(
-            "info",
-            f"{what}; IRQ {', '.join(map(str, sorted(set(shared))))} serves other devices too",
-            "a shared interrupt is never moved",
-        )
     if len(interface.queues) == 1:
         return Finding(
             "info",
@@ -111,6 +101,25 @@ def xdp(context: Context) -> Finding:
             "the agent uses tc ingress, which sees all packets too",
         )
     return Finding("ok", f"native ({', '.join(sorted(features))}), the slot is free")
+
+
+def attach_cost(context: Context) -> Finding:
+    """What attaching XDP does to traffic on this driver; detaching does it again."""
+    from agent.hooks import attach_cost as cost_of
+
+    interface = context.interface
+    if interface.xdp_features is not None and "basic" not in interface.xdp_features:
+        return Finding("ok", "nothing: XDP is not attached, tc programs come and go unnoticed")
+    cost = cost_of(interface.driver)
+    if cost.resets:
+        return Finding(
+            "info",
+            f"{interface.driver}: {cost.what}",
+            "packets are lost for milliseconds to seconds at the start and at the end of a run, and some drivers "
+            "lose their stamping filter with it",
+            "nothing to do: --hook auto takes tc here; --allow-reset permits XDP",
+        )
+    return Finding("ok", f"{interface.driver}: {cost.what}")
 
 
 def jumbo(context: Context) -> Finding:
@@ -188,24 +197,6 @@ def choice(context: Context) -> Finding:
     return Finding("ok", "; ".join(chosen.reasons))
 
 
-def drops(context: Context) -> Finding:
-    """Packets that the device dropped since it came up."""
-    interface = context.interface
-    statistics = context.paths.net(interface.name) / "statistics"
-    counted = {name: read_int(statistics / name) for name in _DROP_COUNTERS}
-    if all(value is None for value in counted.values()):
-        raise NotChecked(f"{statistics} cannot be read")
-    lost = {name: value for name, value in counted.items() if value}
-    if lost:
-        return Finding(
-            "warn",
-            ", ".join(f"{name} {value}" for name, value in lost.items()),
-            "packets were lost before any program saw them (or were not for this host: rx_dropped counts those too)",
-            f"larger rings (`ethtool -G {interface.name} rx N`); `agent run` shows when it happens",
-        )
-    return Finding("ok", "none")
-
-
 def _mask(text: str | None) -> CpuMask | None:
     return None if text is None else CpuMask.parse_mask(text)
 
@@ -259,9 +250,9 @@ CHECKS: Table = (
     ("queues", queues),
     ("RPS and XPS", steering),
     ("XDP", xdp),
+    ("cost of attaching XDP", attach_cost),
     ("jumbo frames", jumbo),
     ("tc", tc),
     ("stamps", stamps),
     ("agent run takes", choice),
-    ("drops", drops),
 )

@@ -3,30 +3,58 @@
 from __future__ import annotations
 
 import resource
+from dataclasses import dataclass
 from pathlib import Path
 
 from agent.doctor.check import Context, Finding, NotChecked, Table
+from agent.doctor.mounts import mounts
 from agent.host.paths import HostPaths, read_int, read_text
 
-_CAPABILITIES = {12: "CAP_NET_ADMIN", 21: "CAP_SYS_ADMIN", 38: "CAP_PERFMON", 39: "CAP_BPF"}
+_CAPABILITY_BITS = {
+    "CAP_DAC_OVERRIDE": 1,
+    "CAP_NET_ADMIN": 12,
+    "CAP_SYS_RAWIO": 17,
+    "CAP_SYS_ADMIN": 21,
+    "CAP_SYS_NICE": 23,
+    "CAP_PERFMON": 38,
+    "CAP_BPF": 39,
+}
+_NEEDED = ("CAP_NET_ADMIN", "CAP_SYS_ADMIN", "CAP_PERFMON", "CAP_BPF")
 _MEMCG_ACCOUNTING = (5, 11)
-# What `agent run` writes to, below proc and sys.
-_WRITTEN = (("proc", "irq"), ("sys", "class/net"))
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What `/proc/self/status` says of this process."""
+
+    uid: int
+    """The effective one."""
+    effective: int
+    """Capabilities, bit by bit (capabilities(7))."""
+    fields: dict[str, str]
+
+    def has(self, capability: str) -> bool:
+        """Whether a capability is in effect."""
+        return bool(self.effective >> _CAPABILITY_BITS[capability] & 1)
+
+
+def credentials(paths: HostPaths) -> Credentials:
+    """Who this process is. Raises `NotChecked` where that cannot be read."""
+    status = read_text(paths.proc / "self/status")
+    if status is None:
+        raise NotChecked(f"{paths.proc}/self/status cannot be read")
+    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    return Credentials(int(fields["Uid"].split()[1]), int(fields["CapEff"], 16), fields)
 
 
 def privileges(context: Context) -> Finding:
     """Root, and the capabilities that root may have been stripped of."""
-    status = read_text(context.paths.proc / "self/status")
-    if status is None:
-        raise NotChecked(f"{context.paths.proc}/self/status cannot be read")
-    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-    uid = int(fields["Uid"].split()[1])
-    effective = int(fields["CapEff"], 16)
-    missing = [name for bit, name in _CAPABILITIES.items() if not effective >> bit & 1]
-    if uid != 0:
+    who = credentials(context.paths)
+    missing = [name for name in _NEEDED if not who.has(name)]
+    if who.uid != 0:
         return Finding(
             "fail",
-            f"this process runs as uid {uid}",
+            f"this process runs as uid {who.uid}",
             "loading BPF programs and writing IRQ and queue settings take root",
             "run it by sudo",
         )
@@ -35,9 +63,17 @@ def privileges(context: Context) -> Finding:
             "fail",
             f"root without {', '.join(missing)}",
             "a container or a unit file has taken these capabilities away",
-            f"grant them: `docker run --cap-add …`, or CapabilityBoundingSet= in the unit ({' '.join(missing)})",
+            f"grant them: `docker run --cap-add …`, `securityContext.capabilities.add` in a pod, or "
+            f"CapabilityBoundingSet= in the unit ({' '.join(missing)})",
         )
-    return Finding("ok", f"root with {', '.join(_CAPABILITIES.values())}")
+    if not who.has("CAP_SYS_NICE"):
+        return Finding(
+            "info",
+            f"root with {', '.join(_NEEDED)}, without CAP_SYS_NICE",
+            "threads of others cannot be moved: neither NAPI threads nor a consumer (--pin-consumer)",
+            "grant CAP_SYS_NICE too",
+        )
+    return Finding("ok", f"root with {', '.join(_NEEDED)}")
 
 
 def lockdown(context: Context) -> Finding:
@@ -87,27 +123,9 @@ def perf_paranoid(context: Context) -> Finding:
     return Finding("ok", f"{level}; it binds only processes without CAP_PERFMON")
 
 
-def writable_trees(context: Context) -> Finding:
-    """/proc/irq and /sys/class/net mounted read-only, as containers and ProtectKernelTunables do."""
-    mounts = _mounts(context.paths)
-    read_only = []
-    for root, below in _WRITTEN:
-        mount = _mount_of(mounts, f"/{root}/{below}")
-        if mount is not None and "ro" in mount.options:
-            read_only.append(f"/{root}/{below}")
-    if read_only:
-        return Finding(
-            "warn",
-            f"mounted read-only: {', '.join(read_only)}",
-            "settings there cannot be changed (EROFS): the agent can only observe",
-            "ProtectKernelTunables=no in the unit, `--privileged` or a writable /sys mount for a container",
-        )
-    return Finding("ok", "/proc/irq and /sys/class/net are mounted writable")
-
-
 def bpffs(context: Context) -> Finding:
     """A mounted BPF file system, which only attachments without a running agent need."""
-    if any(mount.fstype == "bpf" for mount in _mounts(context.paths)):
+    if any(mount.fstype == "bpf" for mount in mounts(context.paths)):
         return Finding("ok", "mounted")
     return Finding(
         "info",
@@ -149,43 +167,11 @@ def _owner(journal: Path) -> int | None:
     return pid if isinstance(pid, int) else None
 
 
-class _Mount:
-    """One line of mountinfo (proc(5))."""
-
-    __slots__ = ("fstype", "options", "point")
-
-    def __init__(self, line: str) -> None:
-        front, _, back = line.partition(" - ")
-        fields = front.split()
-        self.point = fields[4].replace("\\040", " ")
-        tail = back.split()
-        self.fstype = tail[0]
-        self.options = {*fields[5].split(","), *(tail[2].split(",") if len(tail) > 2 else ())}
-
-
-def _mounts(paths: HostPaths) -> list[_Mount]:
-    text = read_text(paths.proc / "self/mountinfo")
-    if text is None:
-        raise NotChecked(f"{paths.proc}/self/mountinfo cannot be read")
-    return [_Mount(line) for line in text.splitlines() if " - " in line]
-
-
-def _mount_of(mounts: list[_Mount], path: str) -> _Mount | None:
-    """The mount that a path is on: the last one over the longest prefix."""
-    found = None
-    for mount in mounts:
-        prefix = mount.point.rstrip("/") + "/"
-        if (path + "/").startswith(prefix) and (found is None or len(mount.point) >= len(found.point)):
-            found = mount
-    return found
-
-
 CHECKS: Table = (
     ("root and capabilities", privileges),
     ("lockdown", lockdown),
     ("memlock limit", memlock),
     ("perf events", perf_paranoid),
-    ("writable /proc and /sys", writable_trees),
     ("bpffs", bpffs),
     ("other runs", leftovers),
 )

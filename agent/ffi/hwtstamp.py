@@ -56,8 +56,8 @@ class HwtstampConfig:
         return self.rx_filter != FILTER_NONE
 
 
-def _interface_ioctl(ifname: str, request: int, data: Any) -> int:
-    """An ioctl whose ifreq points to `data`; the errno, 0 if it worked."""
+def interface_ioctl(ifname: str, request: int, data: Any) -> int:
+    """An ioctl whose ifreq points to `data` (cffi), of an interface by name; the errno, 0 if it worked."""
     ifreq = struct.pack("16sP", ifname.encode(), int(_ffi.cast("uintptr_t", data)))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         try:
@@ -75,7 +75,7 @@ def ts_info(interface: str | int) -> TsInfo:
         raise AgentError(f"there is no interface with index {interface} in this network namespace") from error
     info = _ffi.new("struct ethtool_ts_info *")
     info.cmd = _lib.ETHTOOL_GET_TS_INFO
-    code = _interface_ioctl(ifname, _lib.SIOCETHTOOL, info)
+    code = interface_ioctl(ifname, _lib.SIOCETHTOOL, info)
     if code == errno.EOPNOTSUPP:
         return TsInfo(so_timestamping=0, phc_index=-1, tx_types=0, rx_filters=0)
     if code:
@@ -86,7 +86,7 @@ def ts_info(interface: str | int) -> TsInfo:
 def hwtstamp_config(ifname: str) -> HwtstampConfig | None:
     """What stamping is switched on; None if the driver has none or cannot tell. AgentError if the interface is gone."""
     config = _ffi.new("struct hwtstamp_config *")
-    code = _interface_ioctl(ifname, _lib.SIOCGHWTSTAMP, config)
+    code = interface_ioctl(ifname, _lib.SIOCGHWTSTAMP, config)
     if code in (errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL):
         return None
     if code:
@@ -101,7 +101,7 @@ def set_hwtstamp_config(ifname: str, wanted: HwtstampConfig) -> HwtstampConfig:
     has no such filter (ERANGE) or no stamping.
     """
     config = _ffi.new("struct hwtstamp_config *", [wanted.flags, wanted.tx_type, wanted.rx_filter])
-    code = _interface_ioctl(ifname, _lib.SIOCSHWTSTAMP, config)
+    code = interface_ioctl(ifname, _lib.SIOCSHWTSTAMP, config)
     if code in (errno.ERANGE, errno.EOPNOTSUPP, errno.EINVAL):
         raise UnsupportedError(
             f"{ifname} cannot stamp with filter {wanted.rx_filter}, tx type {wanted.tx_type}: {error_name(code)}",

@@ -44,6 +44,11 @@ class CpuTopology:
         """One more than the highest possible CPU id: how wide the kernel prints a mask."""
         return self.possible.bits.bit_length()
 
+    @property
+    def nodes(self) -> int:
+        """How many NUMA nodes have CPUs; 0 where unknown."""
+        return len({cpu.node for cpu in self.cpus.values() if cpu.node is not None})
+
     def node_of(self, cpu: int) -> int | None:
         """The NUMA node of a CPU; None where unknown."""
         known = self.cpus.get(cpu)

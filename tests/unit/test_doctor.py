@@ -16,15 +16,18 @@ from agent.doctor import (
     NotChecked,
     check,
     clocks,
+    container,
     cpus,
     interface,
     kernel,
     loaders,
+    network,
     privileges,
+    spreading,
     worst,
 )
-from agent.doctor.processes import named, running
 from agent.errors import UsageError
+from agent.host.processes import named, running
 from tests.unit.test_host_model import FixtureHost
 
 pytestmark = pytest.mark.rtnl
@@ -116,7 +119,7 @@ def test_protect_kernel_tunables_is_found(host: FixtureHost) -> None:
     host.file(
         host.paths.proc / "self/mountinfo", MOUNTS + "23 21 0:20 /irq /proc/irq ro,nosuid - proc proc rw\n"
     )
-    finding = privileges.writable_trees(context(host))
+    finding = container.writable_trees(context(host))
     assert_found(finding, "warn", "/proc/irq")
     assert "/sys" not in finding.found
     assert "ProtectKernelTunables" in finding.remedy
@@ -125,9 +128,9 @@ def test_protect_kernel_tunables_is_found(host: FixtureHost) -> None:
 def test_container_with_read_only_sys_is_found(host: FixtureHost) -> None:
     """The mount that counts is the one that the path is on."""
     host.file(host.paths.proc / "self/mountinfo", MOUNTS.replace("/sys rw", "/sys ro"))
-    assert_found(privileges.writable_trees(context(host)), "warn", "/sys/class/net")
+    assert_found(container.writable_trees(context(host)), "warn", "/sys/class/net")
     host.file(host.paths.proc / "self/mountinfo", MOUNTS)
-    assert_found(privileges.writable_trees(context(host)), "ok")
+    assert_found(container.writable_trees(context(host)), "ok")
 
 
 def test_bpffs(host: FixtureHost) -> None:
@@ -302,9 +305,9 @@ def test_single_cpu_is_told(host: FixtureHost) -> None:
 
 def test_irqbalance_is_named_with_its_pid(host: FixtureHost) -> None:
     """Two owners of one affinity."""
-    assert_found(cpus.irqbalance(context(host)), "ok")
+    assert_found(cpus.other_owners(context(host)), "ok")
     host.file(host.paths.proc / "555/comm", "irqbalance\n")
-    assert_found(cpus.irqbalance(context(host)), "warn", "irqbalance (pid 555)")
+    assert_found(cpus.other_owners(context(host)), "warn", "irqbalance (pid 555)")
 
 
 @pytest.mark.parametrize(
@@ -334,7 +337,7 @@ def test_softnet_drops_are_added_up(host: FixtureHost) -> None:
     host.file(
         host.paths.proc / "net/softnet_stat", "00ff 0000000a 00000002 0 0\n0001 00000001 00000000 0 0\n"
     )
-    assert_found(cpus.softnet(context(host)), "warn", "11 packets dropped", "2 times")
+    assert_found(network.softnet(context(host)), "warn", "11 packets dropped", "2 times")
 
 
 # ---- interface -----------------------------------------------------------------------------------------------
@@ -354,13 +357,6 @@ def test_link_that_is_down_is_told(host: FixtureHost) -> None:
     assert_found(interface.link(context(host, "eth1")), "ok")
 
 
-def test_queues_with_a_shared_interrupt(host: FixtureHost) -> None:
-    """An interrupt that serves another device is said never to be moved."""
-    host.interface("eth1", 3, queues=2, device="pci0000:00/0000:01:00.0", irqs=[31, 32])
-    host.interrupts([(31, "eth1-TxRx-0"), (32, "eth1-TxRx-1, usb3")])
-    assert_found(interface.queues(context(host, "eth1")), "info", "IRQ 32")
-
-
 def test_rps_masks_are_shown(host: FixtureHost) -> None:
     """Set masks as CPU lists, by queue."""
     directory = host.interface("eth1", 3, queues=2)
@@ -374,7 +370,7 @@ def test_device_drops_are_told(host: FixtureHost) -> None:
     directory = host.interface("eth1", 3)
     host.file(directory / "statistics/rx_missed_errors", "7\n")
     host.file(directory / "statistics/rx_dropped", "0\n")
-    finding = interface.drops(context(host, "eth1"))
+    finding = spreading.drops(context(host, "eth1"))
     assert_found(finding, "warn", "rx_missed_errors 7")
     assert "rx_dropped" not in finding.found
 
