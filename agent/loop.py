@@ -32,16 +32,18 @@ from agent.control.events import ChangeEvent, Event
 from agent.control.journal import Journal, require_complete, this_scope
 from agent.control.observation import InterfaceObservation, Observation
 from agent.control.plan import LaneReport
-from agent.errors import ConflictError, PartialError, UsageError
+from agent.errors import AgentError, ConflictError, PartialError, UsageError
 from agent.ffi.clocks import adjtimex_state, clock_pairs
 from agent.ffi.phc import Phc
 from agent.ffi.records import WINDOW_DTYPE, WindowArray
 from agent.hooks import read_facts
+from agent.host.activity import IrqActivity
 from agent.host.load import Drops, LoadSampler
 from agent.host.masks import CpuMask
 from agent.host.model import Host, Interface, read_host
 from agent.host.netlink import query_links
 from agent.host.paths import HostPaths, read_int, read_text
+from agent.irqtrace import IrqTrace
 from agent.monosteering import MonoSteering
 from agent.options import BASE_DELAY_NEEDED, BASE_DELAY_REMEDY, RunOptions
 from agent.phcreader import PhcReader, PhcReading
@@ -129,6 +131,7 @@ class Loop:
         self._overruns = self._health_overruns = self._longest_tick_ns = 0
         self._lost = self._softnet_dropped = 0
         self._drops = Drops()
+        self._activity = IrqActivity(0.0)
         self._control_mono_ns = self._health_mono_ns = time.monotonic_ns()
         self._health_cpu_ns = time.process_time_ns()
 
@@ -167,7 +170,17 @@ class Loop:
         if options.refclock is not None:
             self._refclock = self._feed(options.refclock, self._watches[0])
             stack.callback(self._refclock.close)
+        self._irq_trace = self._trace_irqs(host, stack)
         self._load = LoadSampler(paths, host.topology, [leaf.name for leaf in leaves])
+
+    def _trace_irqs(self, host: Host, stack: ExitStack) -> IrqTrace | None:
+        """The tracepoints that tell why a queue is slow; the run goes on without them where the kernel refuses."""
+        try:
+            loader = self._options.loader
+            return stack.enter_context(IrqTrace(host.topology.width, host.irqs, loader))  # type: ignore[arg-type]
+        except AgentError as error:
+            self._notes.append(f"interrupts and softirqs are not traced: {error.what}")
+            return None
 
     def _watch(self, interface: Interface, host: Host, stack: ExitStack) -> Watch:
         options, journal = self._options, self._journals[interface.name]
@@ -348,6 +361,9 @@ class Loop:
         """Delays and load → plan → change → effect; every event told."""
         self._notice_gone()
         load = self._load.sample(mono_ns)
+        if self._irq_trace is not None:
+            self._activity = self._irq_trace.sample(mono_ns)
+            self._output.put(self._encoder.irq(mono_ns, self._activity))
         span_ns, self._control_mono_ns = mono_ns - self._control_mono_ns, mono_ns
         seen = {}
         for watch in self._watches:
@@ -486,7 +502,7 @@ class Loop:
     def _close(self, reason: str) -> int:
         """Restore, detach, drain the rest, say goodbye; returns the exit code."""
         mono_ns = time.monotonic_ns()
-        self.reports = self._controller.explain(mono_ns)
+        self.reports = self._controller.explain(mono_ns, self._activity)
         restored = self._controller.close()
         for watch in self._watches:
             self._put_all(self._encoder.windows(mono_ns, watch.interface.name, watch.capture.detach()))

@@ -45,6 +45,9 @@
 #define TX_QUEUES_MAX  64
 #define PTP_ANNOUNCES  4 /* kept per CPU, a power of two */
 
+#define SOFTIRQS       10 /* the kernel's vectors, in its order */
+#define SOFTIRQ_NET_RX 3
+
 /* window_record.flags */
 #define WINDOW_IDLE_CLOSE   1 /* closed by the flush program, not by a packet */
 #define WINDOW_SAMPLED	    2 /* 1/N sampling was on (degraded) */
@@ -190,6 +193,24 @@ struct ptp_seen {
 	__u32 n_sync;
 	__u64 sync_mono_ns; /* of the last one */
 	struct ptp_announce announce[PTP_ANNOUNCES];
+};
+
+/* Map "irq_cpus": array indexed by CPU, read through mmap; every field only grows (buckets are u32, and wrap). */
+struct irq_cpu {
+	__u64 irq_ns; /* in handlers of interrupts */
+	__u64 irqs;
+	__u64 softirq_ns[SOFTIRQS]; /* by vector, less the interrupts that came in between */
+	__u64 softirqs[SOFTIRQS];
+	__u64 polls;		   /* of NAPIs, also those of threads and of busy-polling sockets */
+	__u64 polled;		   /* packets that these took */
+	__u64 exhausted;	   /* polls that used their whole budget: more was waiting */
+	struct delay_hist rx_wait; /* from when NET_RX was raised to when it began */
+};
+
+/* Map "irq_lines": array indexed by interrupt number, read through mmap. */
+struct irq_line {
+	__u64 count;
+	__u64 ns;
 };
 
 #endif

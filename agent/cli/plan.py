@@ -61,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
             if report.expected is None
             else {"p50_us": _us(report.expected.p50_ns), "p99_us": _us(report.expected.p99_ns)},
             "reason": report.reason,
+            "cause": report.cause,
         }
         for report in reports
     ]

@@ -6,7 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
 from agent.control.actuators import Actuator, Outcome, Target, allowed_actuators, make_actuators
@@ -19,6 +19,7 @@ from agent.control.plan import Change, Lane, LaneReport, Limits, Plan, plan_inte
 from agent.control.quantiles import NO_FIGURES
 from agent.control.settings import Setting, is_gone, kind_of
 from agent.control.txplan import TxUsage, plan_tx
+from agent.host.activity import IrqActivity, why_slow
 from agent.host.masks import CpuMask
 from agent.host.model import Host, Interface
 from agent.host.paths import HostPaths
@@ -177,13 +178,20 @@ class Controller:
         self._level = level
         return events
 
-    def explain(self, now_ns: int) -> list[LaneReport]:
-        """Every lane: current → wanted by the latest plan, what is predicted, and why, also where nothing changes."""
+    def explain(self, now_ns: int, activity: IrqActivity | None = None) -> list[LaneReport]:
+        """Every lane: current → wanted by the latest plan, what is predicted, and why, also where nothing changes.
+
+        With `activity` (of the last control step) each also says what its CPUs are busy with.
+        """
         reports = []
         for name, state in self._interfaces.items():
             lanes = self._lanes(state, [], now_ns)
             plan = state.plan or Plan(name, (), "nothing was measured yet", "too few packets")
-            reports += report_lanes(lanes, plan, now_ns)
+            for lane, report in zip(lanes, report_lanes(lanes, plan, now_ns), strict=True):
+                irqs = {queue.irq for queue in state.interface.queues if queue.index in lane.queues}
+                own = sorted(irq for irq in irqs if irq is not None)
+                cause = why_slow(activity, lane.record.where(now_ns), own) if activity else ""
+                reports.append(replace(report, cause=cause))
         return reports
 
     def close(self, *, keep: bool = False) -> list[Restored]:

@@ -97,6 +97,8 @@ class LaneReport:
     now: Figures
     expected: Estimate | None
     reason: str
+    cause: str = ""
+    """What the CPUs that serve it are busy with; empty where that is not traced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +294,7 @@ def report_lanes(lanes: Sequence[Lane], plan: Plan, now_ns: int) -> list[LaneRep
 
 
 def render_reports(reports: Sequence[LaneReport]) -> str:
-    """The reports as a text table for people, a line a lane."""
+    """The reports as a text table for people, a line a lane; below it what its CPUs are busy with."""
     rows = [("queue", "lever", "now", "wanted", "p50/p99 now", "p50/p99 then", "why")]
     for report in reports:
         queues = ",".join(str(queue) for queue in report.queues)
@@ -313,10 +315,14 @@ def render_reports(reports: Sequence[LaneReport]) -> str:
             )
         )
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
-    return "\n".join(
+    lines = [
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
         for row in rows
-    )
+    ]
+    for position, report in reversed(list(enumerate(reports, start=1))):
+        if report.cause:
+            lines.insert(position + 1, f"    {report.cause}")
+    return "\n".join(lines)
 
 
 def _nothing(ifname: str, reason: str, decided_by: str, now_p99_ns: float = math.nan) -> Plan:

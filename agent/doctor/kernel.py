@@ -114,10 +114,29 @@ def programs(context: Context) -> Finding:
     return Finding("ok", f"load and verify here ({sizes} instructions walked)")
 
 
+def tracepoints(context: Context) -> Finding:
+    """Attach to the interrupt and softirq tracepoints for a moment: they tell why a queue is slow."""
+    context.need_root()
+    from agent.errors import AgentError
+    from agent.irqtrace import IrqTrace
+
+    try:
+        IrqTrace(cpu_count=1, irqs=()).close()
+    except AgentError as error:
+        return Finding(
+            "info",
+            f"not usable: {error.what}",
+            "plans and telemetry do not say what the CPUs are busy with; all else works",
+            error.remedy,
+        )
+    return Finding("ok", "interrupts, softirqs and NAPI polls can be traced")
+
+
 CHECKS: Table = (
     ("version", version),
     ("BTF", btf),
     ("JIT", jit),
     ("TCX", tcx),
     ("programs", programs),
+    ("tracepoints", tracepoints),
 )

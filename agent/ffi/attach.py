@@ -288,6 +288,18 @@ def attach_tcx(prog_fd: int, ifindex: int, direction: Literal["ingress", "egress
     raise call_error(action, code)
 
 
+def attach_tracepoint(prog_fd: int, name: str) -> Link:
+    """Attaches a raw tracepoint program. UnsupportedError if the kernel has no tracepoint of that name."""
+    fd = _lib.bpf_raw_tracepoint_open(name.encode(), prog_fd)
+    if fd >= 0:
+        return Link(fd, f"tracepoint {name}")
+    if fd == -errno.ENOENT:
+        raise UnsupportedError(
+            f"this kernel has no tracepoint {name}", "use a kernel with CONFIG_TRACEPOINTS=y"
+        )
+    raise call_error(f"attach to the tracepoint {name}", fd)
+
+
 def tcx_programs(ifindex: int, direction: Literal["ingress", "egress"]) -> list[int]:
     """Ids of the TCX programs of an interface in the order they run. UnsupportedError before Linux 6.6."""
     ids = _ffi.new("uint32_t[]", _TCX_MAX)

@@ -171,6 +171,7 @@ struct bpf_link_create_opts {
     ...;
 };
 int bpf_link_create(int prog_fd, int target_fd, int attach_type, const struct bpf_link_create_opts *opts);
+int bpf_raw_tracepoint_open(const char *name, int prog_fd);
 int bpf_link_detach(int link_fd);
 int bpf_obj_pin(int fd, const char *pathname);
 int bpf_obj_get(const char *pathname);

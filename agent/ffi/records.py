@@ -44,6 +44,8 @@ CLOCKS_PER_CPU: int = _lib.CLOCKS_PER_CPU
 MODELS_MAX: int = _lib.MODELS_MAX
 TX_QUEUES_MAX: int = _lib.TX_QUEUES_MAX
 PTP_ANNOUNCES: int = _lib.PTP_ANNOUNCES
+SOFTIRQS: int = _lib.SOFTIRQS
+SOFTIRQ_NET_RX: int = _lib.SOFTIRQ_NET_RX
 
 WINDOW_IDLE_CLOSE: int = _lib.WINDOW_IDLE_CLOSE
 WINDOW_SAMPLED: int = _lib.WINDOW_SAMPLED
@@ -89,6 +91,8 @@ STRUCTS: dict[str, np.dtype[np.void]] = {
         "tx_usage",
         "ptp_announce",
         "ptp_seen",
+        "irq_cpu",
+        "irq_line",
     )
 }
 """Every struct of records.h by its C name."""
@@ -102,6 +106,8 @@ HIST_DTYPE = STRUCTS["delay_hist"]
 STACK_HIST_DTYPE = STRUCTS["stack_hist"]
 TX_USAGE_DTYPE = STRUCTS["tx_usage"]
 PTP_SEEN_DTYPE = STRUCTS["ptp_seen"]
+IRQ_CPU_DTYPE = STRUCTS["irq_cpu"]
+IRQ_LINE_DTYPE = STRUCTS["irq_line"]
 
 MAP_DTYPES: dict[str, np.dtype[np.void]] = {
     "config": CONFIG_DTYPE,
@@ -112,6 +118,8 @@ MAP_DTYPES: dict[str, np.dtype[np.void]] = {
     "stack_hists": STACK_HIST_DTYPE,
     "tx_queues": TX_USAGE_DTYPE,
     "ptp": PTP_SEEN_DTYPE,
+    "irq_cpus": IRQ_CPU_DTYPE,  # the leading part, as of the next
+    "irq_lines": IRQ_LINE_DTYPE,
 }
 """The value of each map that is read or written through mmap."""
 

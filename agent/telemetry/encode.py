@@ -35,6 +35,8 @@ from agent.telemetry.schema import (
     Inputs,
     InterfaceFacts,
     InterfaceHealth,
+    Irq,
+    IrqCpu,
     PhcItem,
     Plan,
     PtpFrame,
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from agent.control.observation import Delays
     from agent.control.quantiles import Figures
     from agent.ffi.clocks import ClockPairs, Steering
+    from agent.host.activity import CpuActivity, IrqActivity
     from agent.phcreader import PhcReading
 
 
@@ -275,6 +278,20 @@ class Encoder:
             "omitted": max(0, len(busiest) - schema.MAX_DELAY_ROWS),
         }
 
+    def irq(self, mono_ns: int, activity: IrqActivity) -> Irq:
+        """Where the CPUs' time in interrupts and softirqs went."""
+        busiest = sorted(activity.cpus.items(), key=lambda item: -item[1].softirq - item[1].irq)
+        return {
+            **self._frame("irq", mono_ns),
+            "span_ns": round(activity.seconds * 1e9),
+            "cpus": [_irq_cpu(cpu, seen) for cpu, seen in busiest[: schema.MAX_DELAY_ROWS]],
+            "irqs": [
+                {"irq": number, "per_s": rate.per_s, "share": rate.share}
+                for number, rate in activity.irqs.items()
+            ],
+            "omitted": max(0, len(busiest) - schema.MAX_DELAY_ROWS),
+        }
+
     def event(self, event: Event) -> Plan | Change | Effect | Conflict:
         """What the controller tells."""
         if isinstance(event, PlanEvent):
@@ -446,6 +463,19 @@ def _burst(reading: PhcReading) -> BurstItem | None:
         "local_clock": burst.local_clock,
         "reads": b"".join(column.astype("<i8").tobytes() for column in reads),
         "pairs": _table(reading.pairs),
+    }
+
+
+def _irq_cpu(cpu: int, seen: CpuActivity) -> IrqCpu:
+    return {
+        "cpu": cpu,
+        "irq": seen.irq,
+        "softirqs": dict(seen.vectors),
+        "rx_wait_p50_ns": finite(seen.wait_p50_ns),
+        "rx_wait_p99_ns": finite(seen.wait_p99_ns),
+        "polls_per_s": seen.polls_per_s,
+        "packets_per_poll": seen.packets_per_poll,
+        "exhausted": seen.exhausted,
     }
 
 

@@ -163,6 +163,17 @@ def _delay(frame: AnyFrame) -> str:
     return f"{frame['ifname']} {rows or 'no packets'}" + (f"; {left_out} more" if left_out > 0 else "")
 
 
+def _irq(frame: AnyFrame) -> str:
+    rows = [
+        f"cpu{row['cpu']} irq {row['irq']:.1%} softirq {sum(row['softirqs'].values()):.1%} "
+        f"(net_rx {row['softirqs'].get('net_rx', 0.0):.1%}, waits p99 {duration(row['rx_wait_p99_ns'])})"
+        for row in frame["cpus"][:8]
+    ]
+    rows += [f"irq {line['irq']} {line['per_s']:.0f}/s" for line in frame["irqs"][:8]]
+    left_out = len(frame["cpus"]) - 8 + frame["omitted"]
+    return ("; ".join(rows) or "nothing") + (f"; {left_out} more CPUs" if left_out > 0 else "")
+
+
 def _plan(frame: AnyFrame) -> str:
     changes = ", ".join(
         f"{item['actuator']} {item['target']} {item['from'].strip()} → {item['to'].strip()}"
@@ -247,6 +258,7 @@ _LINES: dict[str, Callable[[AnyFrame], str]] = {
     "refclock": refclock_line,
     "ptp": ptp_line,
     "delay": _delay,
+    "irq": _irq,
     "plan": _plan,
     "change": _change,
     "effect": _effect,

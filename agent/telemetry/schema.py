@@ -378,6 +378,43 @@ class Delay(Frame):
     """Pairs beyond MAX_DELAY_ROWS that were left out."""
 
 
+class IrqCpu(TypedDict):
+    """Interrupts and softirqs of one CPU; shares are of its time."""
+
+    cpu: int
+    irq: float
+    """In handlers of interrupts."""
+    softirqs: dict[str, float]
+    """By vector (`net_rx`, `timer`, …), less the interrupts that came in between."""
+    rx_wait_p50_ns: float | None
+    """From when NET_RX was raised to when it began."""
+    rx_wait_p99_ns: float | None
+    polls_per_s: float
+    """Polls of NAPIs."""
+    packets_per_poll: float
+    exhausted: float
+    """Share of the polls that used their whole budget: more was waiting."""
+
+
+class IrqLine(TypedDict):
+    """One interrupt of the captured interfaces."""
+
+    irq: int
+    per_s: float
+    share: float
+    """Of one CPU's time, in its handlers."""
+
+
+class Irq(Frame):
+    """`irq`: where the CPUs' time in interrupts and softirqs went since the previous frame; the busiest first."""
+
+    span_ns: int
+    cpus: list[IrqCpu]
+    irqs: list[IrqLine]
+    omitted: int
+    """CPUs beyond MAX_DELAY_ROWS that were left out."""
+
+
 # `from` is a keyword of Python.
 PlannedChange = TypedDict(
     "PlannedChange", {"actuator": str, "target": str, "queues": list[int], "from": str, "to": str}
@@ -537,6 +574,7 @@ FRAME_TYPES: dict[str, type[Frame]] = {
     "refclock": RefclockFrame,
     "ptp": PtpFrame,
     "delay": Delay,
+    "irq": Irq,
     "plan": Plan,
     "change": Change,
     "effect": Effect,

@@ -51,10 +51,12 @@ def test_a_plan_as_json_tells_every_lane(pair: VethPair, tmp_path: Path) -> None
     for lane in lanes:
         assert lane.keys() == {
             "ifname", "queues", "actuator", "current", "wanted", "measured", "predicted", "reason",
+            "cause",
         }  # fmt: skip
         assert lane["reason"]
         assert lane["measured"].keys() == {"n", "p50_us", "p99_us"}
     assert sum(lane["measured"]["n"] for lane in lanes) > 0
+    assert any("in softirq (net_rx" in lane["cause"] for lane in lanes)
 
 
 def test_a_plan_in_words_names_queue_and_reason(pair: VethPair, tmp_path: Path) -> None:

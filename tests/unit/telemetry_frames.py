@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from agent.control.quantiles import Figures
 from agent.control.settings import Setting
 from agent.ffi.clocks import ClockPairs, Steering
 from agent.ffi.records import WINDOW_DRIFT_VALID, WINDOW_DTYPE
+from agent.host.activity import CpuActivity, IrqActivity, IrqRate
 from agent.telemetry.encode import Encoder, pack
 from agent.telemetry.schema import Frame, HostFacts, InterfaceFacts, InterfaceHealth, SinkHealth
 
@@ -55,6 +57,13 @@ def hello(encoder: Encoder, mono_ns: int = START_NS, **changed: Any) -> Frame:
         "window_dtype": WINDOW_DTYPE,
     }
     return encoder.hello(mono_ns, REALTIME_NS, **(facts | changed))
+
+
+def irq_activity() -> IrqActivity:
+    """One CPU in softirq for a tenth of its time, and one interrupt."""
+    busy = CpuActivity(0.01, 0.1, {"net_rx": 0.09, "timer": 0.01}, 2_000.0, 45_000.0, 900.0, 12.5, 0.25)
+    quiet = CpuActivity(0.0, 0.001, {"timer": 0.001}, math.nan, math.nan, 0.0, 0.0, 0.0)
+    return IrqActivity(0.6, {0: quiet, 1: busy}, {31: IrqRate(850.0, 0.01)})
 
 
 def windows(n: int = 4) -> npt.NDArray[np.void]:
@@ -228,6 +237,7 @@ def run_of_frames() -> list[Frame]:
                 {"queue": 1, "cpu": 0, "where": "stack", "n": 9, "p50_ns": 40_000.0, "p99_ns": 90_000.0},
             ],
         ),
+        encoder.irq(START_NS + 30, irq_activity()),
         *(encoder.event(event) for event in events),
         health(encoder),
         encoder.steering(

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Why a queue is slow: each CPU's time in interrupts and softirqs, how long raised NET_RX work waits until it begins,
+ * what NAPI polls get, and how often each interrupt fires. For both loaders.
+ *
+ * Each program stands at the tracepoint of its name. A CPU's entry is written by that CPU alone: interrupts may come
+ * in between of softirqs, but only add to fields of their own.
+ */
+#include "compat.h"
+#include "records.h"
+#include "hist.h"
+
+#ifndef IRQ_CPUS_ENTRIES
+#define IRQ_CPUS_ENTRIES 1
+#endif
+#ifndef IRQ_LINES_ENTRIES
+#define IRQ_LINES_ENTRIES 1
+#endif
+
+/* Value of map "irq_cpus": behind what the agent reads, when what is going on now began. */
+struct irq_state {
+	struct irq_cpu told;
+	__u64 irq_began_ns;
+	__u64 softirq_began_ns;
+	__u64 irq_before_ns; /* told.irq_ns when the softirq began */
+	__u64 raised_ns;     /* NET_RX, by the first that raised it; 0: it isn't pending */
+	__u64 pad[2];	     /* no two CPUs share a cache line */
+};
+
+/* Value of map "irq_lines". */
+struct irq_line_state {
+	struct irq_line told;
+	__u64 pad[6];
+};
+
+_Static_assert(sizeof(struct irq_state) % 64 == 0 && sizeof(struct irq_line_state) == 64,
+	       "written by different CPUs");
+
+#ifdef AGENT_BCC
+
+BPF_F_TABLE("array", u32, struct irq_state, irq_cpus, IRQ_CPUS_ENTRIES, BPF_F_MMAPABLE);
+BPF_F_TABLE("array", u32, struct irq_line_state, irq_lines, IRQ_LINES_ENTRIES, BPF_F_MMAPABLE);
+
+static __always_inline struct irq_state *irq_cpu_at(u32 i)
+{
+	return irq_cpus.lookup(&i);
+}
+
+static __always_inline struct irq_line_state *irq_line_at(u32 i)
+{
+	return irq_lines.lookup(&i);
+}
+
+#else
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, IRQ_CPUS_ENTRIES);
+	__type(key, __u32);
+	__type(value, struct irq_state);
+} irq_cpus SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, IRQ_LINES_ENTRIES);
+	__type(key, __u32);
+	__type(value, struct irq_line_state);
+} irq_lines SEC(".maps");
+
+static __always_inline struct irq_state *irq_cpu_at(__u32 i)
+{
+	return bpf_map_lookup_elem(&irq_cpus, &i);
+}
+
+static __always_inline struct irq_line_state *irq_line_at(__u32 i)
+{
+	return bpf_map_lookup_elem(&irq_lines, &i);
+}
+
+#endif
+
+/* (int irq, struct irqaction *action) */
+SEC("raw_tp")
+int irq_handler_entry(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct irq_state *cpu = irq_cpu_at(bpf_get_smp_processor_id());
+
+	if (cpu)
+		cpu->irq_began_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+/* (int irq, struct irqaction *action, int ret) */
+SEC("raw_tp")
+int irq_handler_exit(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct irq_state *cpu = irq_cpu_at(bpf_get_smp_processor_id());
+	struct irq_line_state *line = irq_line_at(ctx->args[0]);
+	__u64 took_ns;
+
+	if (!cpu || !cpu->irq_began_ns)
+		return 0;
+	took_ns = bpf_ktime_get_ns() - cpu->irq_began_ns;
+	cpu->irq_began_ns = 0;
+	cpu->told.irq_ns += took_ns;
+	cpu->told.irqs++;
+	/* Per-CPU interrupts (arm64's timers) fire on several CPUs at once. */
+	if (line) {
+		__sync_fetch_and_add(&line->told.count, 1);
+		__sync_fetch_and_add(&line->told.ns, took_ns);
+	}
+	return 0;
+}
+
+/* (unsigned int vector) */
+SEC("raw_tp")
+int softirq_raise(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct irq_state *cpu;
+
+	if (ctx->args[0] != SOFTIRQ_NET_RX)
+		return 0;
+	cpu = irq_cpu_at(bpf_get_smp_processor_id());
+	if (cpu && !cpu->raised_ns)
+		cpu->raised_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+/* (unsigned int vector) */
+SEC("raw_tp")
+int softirq_entry(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct irq_state *cpu = irq_cpu_at(bpf_get_smp_processor_id());
+	__u64 now_ns;
+	__u32 bucket;
+
+	if (!cpu)
+		return 0;
+	now_ns = bpf_ktime_get_ns();
+	cpu->softirq_began_ns = now_ns;
+	cpu->irq_before_ns = cpu->told.irq_ns;
+	if (ctx->args[0] == SOFTIRQ_NET_RX && cpu->raised_ns) {
+		bucket = hist_bucket(now_ns - cpu->raised_ns);
+		opaque(bucket);
+		if (bucket < HIST_BUCKETS)
+			cpu->told.rx_wait.bucket[bucket]++;
+		cpu->raised_ns = 0;
+	}
+	return 0;
+}
+
+/* (unsigned int vector) */
+SEC("raw_tp")
+int softirq_exit(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct irq_state *cpu = irq_cpu_at(bpf_get_smp_processor_id());
+	__u64 vector = ctx->args[0];
+
+	if (!cpu || !cpu->softirq_began_ns || vector >= SOFTIRQS)
+		return 0;
+	cpu->told.softirq_ns[vector] +=
+	    bpf_ktime_get_ns() - cpu->softirq_began_ns - (cpu->told.irq_ns - cpu->irq_before_ns);
+	cpu->told.softirqs[vector]++;
+	cpu->softirq_began_ns = 0;
+	return 0;
+}
+
+/* (struct napi_struct *napi, int work, int budget) */
+SEC("raw_tp")
+int napi_poll(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct irq_state *cpu = irq_cpu_at(bpf_get_smp_processor_id());
+	__u32 work = ctx->args[1], budget = ctx->args[2];
+
+	if (!cpu)
+		return 0;
+	cpu->told.polls++;
+	cpu->told.polled += work;
+	if (budget && work >= budget)
+		cpu->told.exhausted++;
+	return 0;
+}
+
+#ifndef AGENT_BCC
+char LICENSE[] SEC("license") = "GPL";
+#endif
