@@ -26,6 +26,7 @@ from agent.clock.interface import InterfaceClocks, TickInputs
 from agent.clock.model import ModelWriter
 from agent.clock.trust import JUMPS
 from agent.clockconflicts import ClockConflicts
+from agent.consumers import ConsumerPins, Consumers
 from agent.control.controller import Controller
 from agent.control.degrade import DegradeLadder, Health
 from agent.control.events import ChangeEvent, Event
@@ -34,6 +35,7 @@ from agent.control.observation import InterfaceObservation, Observation
 from agent.control.plan import LaneReport
 from agent.errors import AgentError, ConflictError, PartialError, UsageError
 from agent.ffi.clocks import adjtimex_state, clock_pairs
+from agent.ffi.mempolicy import bind_memory, migrate_own_memory
 from agent.ffi.phc import Phc
 from agent.ffi.records import WINDOW_DTYPE, WindowArray
 from agent.hooks import read_facts
@@ -170,8 +172,30 @@ class Loop:
         if options.refclock is not None:
             self._refclock = self._feed(options.refclock, self._watches[0])
             stack.callback(self._refclock.close)
+        self._bind_memory(host)
         self._irq_trace = self._trace_irqs(host, stack)
+        self._consumers = Consumers(paths, options.consumers)
+        self._pins = None
+        if options.pin_consumer and not options.observe:
+            first = leaves[0]
+            self._pins = ConsumerPins(host.topology, first.numa_node, self._journals[first.name])
         self._load = LoadSampler(paths, host.topology, [leaf.name for leaf in leaves])
+
+    def _bind_memory(self, host: Host) -> None:
+        """With `--membind`, memory comes from the first interface's node; what there is already moves there."""
+        if not self._options.membind:
+            return
+        node, nodes = host.leaves()[0].numa_node, host.topology.nodes
+        if node is None or nodes < 2:
+            why = "this host has one NUMA node" if nodes < 2 else "the interface's NUMA node is not known"
+            self._notes.append(f"--membind changes nothing: {why}")
+            return
+        bind_memory(node)
+        known = {cpu.node for cpu in host.topology.cpus.values() if cpu.node is not None}
+        stayed = migrate_own_memory(sorted(known), node)
+        self._notes.append(
+            f"memory bound to NUMA node {node}" + (f", {stayed} pages stayed" if stayed else "")
+        )
 
     def _trace_irqs(self, host: Host, stack: ExitStack) -> IrqTrace | None:
         """The tracepoints that tell why a queue is slow; the run goes on without them where the kernel refuses."""
@@ -375,7 +399,12 @@ class Loop:
             for cpu, share in load.cpus.items()
             if any(cpu in watch.cpus for watch in self._watches)
         )
-        self._tell(self._controller.tick(Observation(load, seen), mono_ns))
+        consumers = self._consumers.follow(mono_ns)
+        self._notes += self._consumers.take_notes()
+        self._tell(self._controller.tick(Observation(load, seen, consumers), mono_ns))
+        if self._pins is not None and self._degrade.level.name not in ("frozen", "safe"):
+            serving = CpuMask.of(cpu for watch in self._watches for cpu in watch.cpus)
+            self._notes += self._pins.follow(self._consumers.threads, serving, mono_ns)
 
     def _observe(self, watch: Watch, mono_ns: int, span_ns: int) -> InterfaceObservation:
         """What one interface showed since the last control step; also the stream's `delay` frame."""

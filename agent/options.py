@@ -58,6 +58,9 @@ class RunOptions:
     loader: str = "auto"
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
+    consumers: tuple[str, ...] = ()
+    pin_consumer: bool = False
+    membind: bool = False
     allow_reset: bool = False
     base_delay_ns: int | None = None
     phc_reads_per_s: int = 100
@@ -85,6 +88,25 @@ def add_run_arguments(parser: argparse.ArgumentParser, seconds: str = "run until
     )
     act.add_argument(
         "--deny", type=_names, action="extend", metavar="NAME[,NAME]", help="actuators never to use"
+    )
+    act.add_argument(
+        "--consumer",
+        dest="consumers",
+        action="append",
+        metavar="PID|NAME",
+        help="a program that the packets are for: the plan keeps them off CPUs that its threads are bound to; repeat",
+    )
+    act.add_argument(
+        "--pin-consumer",
+        action="store_true",
+        default=None,
+        help="move the consumers' threads too: off the CPUs that process packets, onto the NIC's NUMA node",
+    )
+    act.add_argument(
+        "--membind",
+        action="store_true",
+        default=None,
+        help="take the agent's own memory from the first interface's NUMA node (a consumer's: `agent exec --numa IF`)",
     )
     act.add_argument("--state-dir", type=Path, metavar="DIR", help="journal and locks (default /run/agent)")
 
@@ -228,6 +250,10 @@ def _check(options: RunOptions) -> None:
     ):
         if choice not in known:
             raise UsageError(f"{flag} {choice!r} is not known", f"choose one of {', '.join(known)}")
+    if options.pin_consumer and not options.consumers:
+        raise UsageError("--pin-consumer names nobody to move", "name the programs with --consumer PID|NAME")
+    if any(not word.strip() for word in options.consumers):
+        raise UsageError("--consumer is empty", "name a process id, or a program")
     if options.stamp == "xdp" and options.hook == "tc":
         raise UsageError(
             "--stamp xdp needs the XDP hook, --hook tc was asked for", "use --stamp skb with --hook tc"
@@ -275,7 +301,7 @@ def _from_file(path: Path) -> dict[str, object]:
 def _entry(path: Path, key: str, value: object) -> tuple[str, object]:
     name = key.replace("-", "_")
     try:
-        if name in ("interfaces", "allow", "deny"):
+        if name in ("interfaces", "allow", "deny", "consumers"):
             items = [value] if isinstance(value, str) else value
             if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
                 raise ValueError("must be a list of names")
@@ -286,7 +312,7 @@ def _entry(path: Path, key: str, value: object) -> tuple[str, object]:
             return name, _text(value)
         if name == "state_dir":
             return name, Path(_text(value))
-        if name in ("observe", "allow_reset"):
+        if name in ("observe", "allow_reset", "pin_consumer", "membind"):
             return name, _typed(value, bool)
         if name == "seconds":
             return name, value if isinstance(value, float) else float(_typed(value, int))

@@ -24,6 +24,7 @@ _COMMANDS = {
     "doctor": "check what this host can and cannot do, each with cause and remedy",
     "decode": "turn msgpack telemetry into JSON lines or readable text",
     "replay": "run the clock on a recording: states, tags, predictions, and how good they were",
+    "exec": "start a program with its CPUs and memory on a NIC's NUMA node",
     "demo": "run the agent on a self-made testbed with a known true clock",
     "bpf": "verify, attach or detach the BPF programs by hand",
 }

@@ -46,4 +46,4 @@ class Observation:
     load: CpuLoad
     interfaces: Mapping[str, InterfaceObservation]
     consumers: Mapping[int, CpuMask] = field(default_factory=dict)
-    """pid → CPUs that the consumer may run on."""
+    """Thread id → CPUs that a consumer's thread may run on."""

@@ -114,7 +114,19 @@ class ThreadAffinitySetting:
         return int(tid), thread[1]
 
 
-_KINDS: dict[str, SettingKind] = {"file": FileSetting(), "thread-affinity": ThreadAffinitySetting()}
+class ConsumerAffinitySetting(ThreadAffinitySetting):
+    """The same of a thread of a consumer that the user named (`--pin-consumer`)."""
+
+    def belongs(self, target: str, ifname: str, ifindex: int) -> bool:
+        """Any program may be a consumer; its name and start time tell its threads from all later ones."""
+        return True
+
+
+_KINDS: dict[str, SettingKind] = {
+    "file": FileSetting(),
+    "thread-affinity": ThreadAffinitySetting(),
+    "consumer-affinity": ConsumerAffinitySetting(),
+}
 
 
 def register_kind(name: str, kind: SettingKind) -> None:

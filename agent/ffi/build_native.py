@@ -33,6 +33,12 @@ int unshare(int flags);
 #define MS_BIND ...
 #define MS_REC ...
 #define MS_SLAVE ...
+
+long syscall(long number, ...);
+#define SYS_set_mempolicy ...
+#define SYS_get_mempolicy ...
+#define SYS_migrate_pages ...
+#define MPOL_BIND ...
 """
 
 _CLOCKS = """
@@ -329,7 +335,10 @@ _INCLUDES = """
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/syscall.h>
 #include <sys/timex.h>
+#include <unistd.h>
+#include <linux/mempolicy.h>
 #include <bpf/bpf.h>
 #include <bpf/btf.h>
 #include <bpf/libbpf.h>

@@ -129,17 +129,6 @@ class LoadSampler:
         }
 
 
-def consumer_cpus(pids: Iterable[int]) -> dict[int, CpuMask]:
-    """Which CPUs each process may run on, by pid; processes that are gone are left out."""
-    found = {}
-    for pid in pids:
-        try:
-            found[pid] = CpuMask.of(psutil.Process(pid).cpu_affinity())
-        except psutil.NoSuchProcess:
-            continue
-    return found
-
-
 def _share(
     before: tuple[float, ...], now: tuple[float, ...]
 ) -> tuple[float, float, float, float, float] | None:

@@ -161,3 +161,14 @@ def test_a_socket_path_longer_than_the_kernel_takes_is_refused() -> None:
     _options("-i", "eth1", "--refclock", "chrony:/" + "x" * 106)
     with pytest.raises(argparse.ArgumentError, match="107 bytes"):
         _options("-i", "eth1", "--refclock", "chrony:/" + "x" * 107)
+
+
+def test_consumers_come_from_flags_and_file(tmp_path: Path) -> None:
+    """A list in the file, a flag a consumer; moving them needs one to be named."""
+    path = tmp_path / "agent.toml"
+    path.write_text('consumers = ["feed", "42"]\npin_consumer = true\nmembind = true\n')
+    options = _options("-i", "eth1", "--config", str(path))
+    assert (options.consumers, options.pin_consumer, options.membind) == (("feed", "42"), True, True)
+    assert _options("-i", "eth1", "--consumer", "a", "--consumer", "b").consumers == ("a", "b")
+    with pytest.raises(UsageError, match="names nobody"):
+        _options("-i", "eth1", "--pin-consumer")
