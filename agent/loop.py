@@ -38,6 +38,7 @@ from agent.ffi.clocks import adjtimex_state, clock_pairs
 from agent.ffi.mempolicy import bind_memory, migrate_own_memory
 from agent.ffi.phc import Phc
 from agent.ffi.records import WINDOW_DTYPE, WindowArray
+from agent.fixes import IdleLimit, binds_memory
 from agent.hooks import read_facts
 from agent.host.activity import IrqActivity
 from agent.host.load import Drops, LoadSampler
@@ -173,6 +174,8 @@ class Loop:
             self._refclock = self._feed(options.refclock, self._watches[0])
             stack.callback(self._refclock.close)
         self._bind_memory(host)
+        self._idle_limit = IdleLimit(options.state_dir)
+        stack.callback(self._idle_limit.close)
         self._irq_trace = self._trace_irqs(host, stack)
         self._consumers = Consumers(paths, options.consumers)
         self._pins = None
@@ -182,13 +185,13 @@ class Loop:
         self._load = LoadSampler(paths, host.topology, [leaf.name for leaf in leaves])
 
     def _bind_memory(self, host: Host) -> None:
-        """With `--membind`, memory comes from the first interface's node; what there is already moves there."""
-        if not self._options.membind:
+        """By `--membind` or `agent doctor --fix` memory comes from the first interface's node, what there is too."""
+        if not self._options.membind and not binds_memory(self._options.state_dir):
             return
         node, nodes = host.leaves()[0].numa_node, host.topology.nodes
         if node is None or nodes < 2:
             why = "this host has one NUMA node" if nodes < 2 else "the interface's NUMA node is not known"
-            self._notes.append(f"--membind changes nothing: {why}")
+            self._notes.append(f"memory is not bound to a NUMA node: {why}")
             return
         bind_memory(node)
         known = {cpu.node for cpu in host.topology.cpus.values() if cpu.node is not None}
@@ -450,6 +453,8 @@ class Loop:
         for watch in self._watches:
             if not watch.gone:
                 self._notes += [f"CPU {cpu} came online" for cpu in watch.capture.follow_cpus(online)]
+        if not self._options.observe and (note := self._idle_limit.follow()):
+            self._notes.append(note)
         span_ns = mono_ns - self._health_mono_ns
         self._follow_level(
             Health(

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from agent.doctor.check import Context, Finding, Table
+from agent.fixes import IDLE_LIMIT_US, SLOW_WAKE_US, exit_latencies_us, slow_governors
 from agent.host.cpus import read_cpus
 from agent.host.paths import read_int, read_text
 from agent.host.processes import OTHER_OWNERS, named, running
-
-SLOW_WAKE_US = 50
-"""From here on an idle state is worth a word."""
-IDLE_LIMIT_US = 20
-"""The exit latency that capture hosts are kept below."""
-_SLOW_GOVERNORS = frozenset({"ondemand", "conservative", "powersave"})
-# With these drivers `powersave` is a hint to the hardware, not the lowest frequency.
-_HARDWARE_SCALED = frozenset({"intel_pstate", "amd-pstate-epp"})
 
 
 def topology(context: Context) -> Finding:
@@ -87,18 +81,12 @@ def _banned(context: Context, pids: list[int]) -> str:
 
 def governor(context: Context) -> Finding:
     """Frequency scaling: a CPU that waits at its lowest frequency serves the first packets slowly."""
-    governors: dict[str, int] = {}
-    drivers = set()
-    for policy in sorted((context.paths.cpu / "cpufreq").glob("policy*")):
-        name = read_text(policy / "scaling_governor")
-        if name:
-            governors[name] = governors.get(name, 0) + 1
-            drivers.add(read_text(policy / "scaling_driver") or "")
+    policies = sorted((context.paths.cpu / "cpufreq").glob("policy*"))
+    governors = Counter(name for policy in policies if (name := read_text(policy / "scaling_governor")))
     if not governors:
         return Finding("ok", "frequency scaling is not visible here (a virtual machine, or switched off)")
-    found = ", ".join(f"{name} ({policies} policies)" for name, policies in governors.items())
-    slow = _SLOW_GOVERNORS & set(governors)
-    if slow and not (slow == {"powersave"} and drivers <= _HARDWARE_SCALED):
+    found = ", ".join(f"{name} ({number} policies)" for name, number in governors.items())
+    if slow_governors(context.paths):
         return Finding(
             "warn",
             found,
@@ -111,14 +99,9 @@ def governor(context: Context) -> Finding:
 
 def idle_states(context: Context) -> Finding:
     """The idle states that are in use, and how long each takes to leave."""
-    states = list(context.paths.cpu.glob("cpu[0-9]*/cpuidle/state[0-9]*"))
-    if not states:
+    exit_us = exit_latencies_us(context.paths)
+    if exit_us is None:
         return Finding("ok", "idle states are not visible here (a virtual machine, or idle=poll)")
-    exit_us: dict[str, int] = {}
-    for state in states:
-        if read_int(state / "disable") != 1:
-            name = read_text(state / "name") or state.name
-            exit_us[name] = max(exit_us.get(name, 0), read_int(state / "latency") or 0)
     listed = ", ".join(f"{name} {us} µs" for name, us in sorted(exit_us.items(), key=lambda item: item[1]))
     slowest_us = max(exit_us.values(), default=0)
     if slowest_us < SLOW_WAKE_US:
