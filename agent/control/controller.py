@@ -22,7 +22,6 @@ from agent.control.txplan import TxUsage, plan_tx
 from agent.host.activity import IrqActivity, why_slow
 from agent.host.masks import CpuMask
 from agent.host.model import Host, Interface
-from agent.host.paths import HostPaths
 from agent.host.processes import OTHER_OWNERS, running
 
 _PLAN_NS = 500_000_000
@@ -391,7 +390,12 @@ class Controller:
         lane.held_until_ns = now_ns + _HOLD_OFF_NS
         events.append(
             ConflictEvent(
-                now_ns, state.interface.name, str(target), _text(known), _text(value), _other_owner()
+                now_ns,
+                state.interface.name,
+                str(target),
+                _text(known),
+                _text(value),
+                ", ".join(running(self._host.paths, OTHER_OWNERS)),
             )
         )
 
@@ -679,8 +683,3 @@ def _restored_event(item: Restored, now_ns: int) -> ChangeEvent:
     return ChangeEvent(
         now_ns, ifname, 0, item.kind, item.target, (), _text(item.found), wanted, outcome, "", item.reason
     )
-
-
-def _other_owner() -> str:
-    """A running program that is known to set affinities; empty for none."""
-    return ", ".join(running(HostPaths(), OTHER_OWNERS))

@@ -169,6 +169,16 @@ def test_a_value_changed_by_somebody_else_is_left_to_them(host: SimulatedHost) -
     assert host.masks() == ["2", "2", "3", "2"]
 
 
+def test_a_conflict_names_who_runs_that_sets_such_things(host: SimulatedHost) -> None:
+    """irqbalance is found among the processes of the host that is controlled."""
+    host.tree.file(host.tree.paths.proc / "555/comm", "irqbalance\n")
+    controller = host.controller()
+    host.run(controller, 50)
+    host.rps_path(2).write_text("3\n")
+    conflicts = [event for event in host.run(controller, 50) if isinstance(event, ConflictEvent)]
+    assert [conflict.owner for conflict in conflicts] == ["irqbalance"]
+
+
 def test_somebody_changing_a_setting_in_flight_ends_the_trial(host: SimulatedHost) -> None:
     """Our other settings go back, theirs stays."""
     controller = host.controller()

@@ -20,7 +20,7 @@ from agent.doctor import (
 )
 from agent.doctor.check import Context, run_checks
 from agent.errors import UsageError
-from agent.ffi.ethtool import Rss, is_symmetric_key
+from agent.ffi.ethtool import Coalescing, Rss, is_symmetric_key
 from agent.host.consumers import consumer_threads, find_pids, memory_by_node
 from tests.unit.test_doctor import MOUNTS, assert_found, context
 from tests.unit.test_doctor import host as host
@@ -265,6 +265,20 @@ def test_interrupts_crowded_on_one_cpu_are_told(host: FixtureHost) -> None:
     assert_found(interrupts.placement(context(host, "eth1")), "info", "CPU 0: 31-32")
     served_by(host, 32, 1)
     assert_found(interrupts.placement(context(host, "eth1")), "ok")
+
+
+def test_coalescing_is_told_with_what_it_adds() -> None:
+    """Adaptive, long and short: what a packet waits after its stamp."""
+    assert_found(
+        interrupts.coalescing_finding("eth1", Coalescing(50, 0, False)),
+        "info",
+        "rx-usecs 50",
+        "adaptive-rx off",
+    )
+    adaptive = interrupts.coalescing_finding("eth1", Coalescing(3, 0, True))
+    assert_found(adaptive, "info", "adaptive-rx on")
+    assert "without effect" in adaptive.remedy
+    assert_found(interrupts.coalescing_finding("eth1", Coalescing(3, 0, False)), "ok", "rx-usecs 3")
 
 
 def test_napi_deferral_is_told(host: FixtureHost) -> None:
