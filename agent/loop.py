@@ -40,7 +40,6 @@ from agent.ffi.phc import Phc
 from agent.ffi.records import WINDOW_DTYPE, WindowArray
 from agent.fixes import IdleLimit, binds_memory
 from agent.hooks import read_facts
-from agent.host.activity import IrqActivity
 from agent.host.load import Drops, LoadSampler
 from agent.host.masks import CpuMask
 from agent.host.model import Host, Interface, read_host
@@ -134,7 +133,6 @@ class Loop:
         self._overruns = self._health_overruns = self._longest_tick_ns = 0
         self._lost = self._softnet_dropped = 0
         self._drops = Drops()
-        self._activity = IrqActivity(0.0)
         self._control_mono_ns = self._health_mono_ns = time.monotonic_ns()
         self._health_cpu_ns = time.process_time_ns()
 
@@ -388,9 +386,10 @@ class Loop:
         """Delays and load → plan → change → effect; every event told."""
         self._notice_gone()
         load = self._load.sample(mono_ns)
+        activity = None
         if self._irq_trace is not None:
-            self._activity = self._irq_trace.sample(mono_ns)
-            self._output.put(self._encoder.irq(mono_ns, self._activity))
+            activity = self._irq_trace.sample(mono_ns)
+            self._output.put(self._encoder.irq(mono_ns, activity))
         span_ns, self._control_mono_ns = mono_ns - self._control_mono_ns, mono_ns
         seen = {}
         for watch in self._watches:
@@ -404,7 +403,7 @@ class Loop:
         )
         consumers = self._consumers.follow(mono_ns)
         self._notes += self._consumers.take_notes()
-        self._tell(self._controller.tick(Observation(load, seen, consumers), mono_ns))
+        self._tell(self._controller.tick(Observation(load, seen, consumers, activity), mono_ns))
         if self._pins is not None and self._degrade.level.name not in ("frozen", "safe"):
             serving = CpuMask.of(cpu for watch in self._watches for cpu in watch.cpus)
             self._notes += self._pins.follow(self._consumers.threads, serving, mono_ns)
@@ -536,7 +535,7 @@ class Loop:
     def _close(self, reason: str) -> int:
         """Restore, detach, drain the rest, say goodbye; returns the exit code."""
         mono_ns = time.monotonic_ns()
-        self.reports = self._controller.explain(mono_ns, self._activity)
+        self.reports = self._controller.explain(mono_ns)
         restored = self._controller.close()
         for watch in self._watches:
             self._put_all(self._encoder.windows(mono_ns, watch.interface.name, watch.capture.detach()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
@@ -120,6 +120,7 @@ class Controller:
         self._set_aside: dict[tuple[str, bytes], tuple[int, int]] = {}
         self._written: dict[str, set[Setting]] = {}
         self._plans = 0
+        self._activity: IrqActivity | None = None
         self._last_ns = 0
         self._flight_seen_ns = 0
         self._next_plan_ns = 0
@@ -138,6 +139,7 @@ class Controller:
             self._next_plan_ns = now_ns + _BASELINE_NS
         self._last_ns = now_ns
         self._model.observe_load(observation.load, observation.consumers.values())
+        self._activity = observation.activity
         samples = {
             name: self._learn(state, seen, observation, seconds, now_ns)
             for name, seen in observation.interfaces.items()
@@ -177,20 +179,14 @@ class Controller:
         self._level = level
         return events
 
-    def explain(self, now_ns: int, activity: IrqActivity | None = None) -> list[LaneReport]:
-        """Every lane: current → wanted by the latest plan, what is predicted, and why, also where nothing changes.
-
-        With `activity` (of the last control step) each also says what its CPUs are busy with.
-        """
+    def explain(self, now_ns: int) -> list[LaneReport]:
+        """Every lane: current → wanted by the latest plan, what is predicted, and why, also where nothing changes."""
         reports = []
         for name, state in self._interfaces.items():
             lanes = self._lanes(state, [], now_ns)
             plan = state.plan or Plan(name, (), "nothing was measured yet", "too few packets")
             for lane, report in zip(lanes, report_lanes(lanes, plan, now_ns), strict=True):
-                irqs = {queue.irq for queue in state.interface.queues if queue.index in lane.queues}
-                own = sorted(irq for irq in irqs if irq is not None)
-                cause = why_slow(activity, lane.record.where(now_ns), own) if activity else ""
-                reports.append(replace(report, cause=cause))
+                reports.append(replace(report, cause=self._cause(state, lane.queues, now_ns)))
         return reports
 
     def close(self, *, keep: bool = False) -> list[Restored]:
@@ -319,6 +315,9 @@ class Controller:
 
     def _plan_event(self, plan: Plan, *, applied: bool, now_ns: int) -> PlanEvent:
         self._plans += 1
+        state = self._interfaces[plan.ifname]
+        queues = {queue for change in plan.changes for queue in change.queues}
+        everyone = {queue.index for queue in state.interface.queues}
         return PlanEvent(
             mono_ns=now_ns,
             ifname=plan.ifname,
@@ -329,7 +328,21 @@ class Controller:
             now_p99_ns=plan.now_p99_ns,
             predicted_p99_ns=plan.predicted_p99_ns,
             changes=plan.changes,
+            cause=self._cause(state, queues or everyone, now_ns),
         )
+
+    def _cause(self, state: _InterfaceState, queues: Collection[int], now_ns: int) -> str:
+        """What the CPUs that serve some queues are busy with, and how often these interrupt."""
+        if self._activity is None:
+            return ""
+        cpus = {
+            cpu
+            for lane in state.lanes
+            if not set(lane.queues).isdisjoint(queues)
+            for cpu in lane.record.where(now_ns)
+        }
+        irqs = {queue.irq for queue in state.interface.queues if queue.index in queues}
+        return why_slow(self._activity, cpus, sorted(irq for irq in irqs if irq is not None))
 
     def _lanes(self, state: _InterfaceState, events: list[Event], now_ns: int) -> list[Lane]:
         """The lanes as they are now: which lever decides, its value, and whether somebody else changed it."""

@@ -322,6 +322,7 @@ class Encoder:
                 }
                 for change in event.changes
             ],
+            "cause": event.cause,
         }
 
     def _change(self, event: ChangeEvent) -> Change:

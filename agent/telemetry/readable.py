@@ -183,7 +183,7 @@ def _plan(frame: AnyFrame) -> str:
     return (
         f"{frame['ifname']} #{frame['plan']} {does} {changes or 'change nothing'}: {frame['reason']} "
         f"(p99 now {duration(frame['now_p99_ns'])}, predicted {duration(frame['predicted_p99_ns'])}, "
-        f"by {frame['decided_by']})"
+        f"by {frame['decided_by']})" + (f"; {frame['cause']}" if frame.get("cause") else "")
     )
 
 

@@ -435,6 +435,8 @@ class Plan(Frame):
     now_p99_ns: float | None
     predicted_p99_ns: float | None
     changes: list[PlannedChange]
+    cause: str
+    """What the CPUs that serve these queues are busy with; empty where that is not traced."""
 
 
 _ChangeValues = TypedDict("_ChangeValues", {"from": str, "to": str})

@@ -12,6 +12,7 @@ from agent.control.controller import Controller
 from agent.control.events import ChangeEvent, ConflictEvent, EffectEvent, PlanEvent
 from agent.control.plan import render_reports
 from agent.errors import UsageError
+from agent.host.activity import CpuActivity, IrqActivity
 from tests.unit.control_simulation import SimulatedHost
 
 
@@ -324,3 +325,20 @@ def test_a_refused_change_takes_the_whole_plan_back(
     outcomes = [event.outcome for event in host.events if isinstance(event, ChangeEvent)]
     assert outcomes == ["applied", "applied", "refused", "rolled_back", "rolled_back"]
     assert host.masks() == ["2"] * 4
+
+
+def test_plans_say_what_the_cpus_are_busy_with(host: SimulatedHost) -> None:
+    """Where interrupts are traced, the CPU that serves the queues is named with its softirqs; else nothing is said."""
+    silent = host.controller(observe_only=True)
+    plans = [event for event in host.run(silent, 30) if isinstance(event, PlanEvent)]
+    assert {plan.cause for plan in plans} == {""}
+    assert {report.cause for report in silent.explain(host.now_ns)} == {""}
+    host.journal.close()
+    row = CpuActivity(0.0, 0.7, {"net_rx": 0.6, "timer": 0.1}, 1e3, 9e4, 100.0, 10.0, 0.0)
+    host.activity = IrqActivity(0.1, {1: row})
+    traced = host.controller(observe_only=True)
+    plans = [event for event in host.run(traced, 30) if isinstance(event, PlanEvent)]
+    expected = "CPU 1: 70% in softirq (net_rx 60%, timer 10%), 0.0% in interrupts, NET_RX waits 90.0 us (p99)"
+    assert expected in {plan.cause for plan in plans}
+    assert {report.cause for report in traced.explain(host.now_ns)} == {expected}
+    assert expected in render_reports(traced.explain(host.now_ns))

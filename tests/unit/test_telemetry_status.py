@@ -172,3 +172,11 @@ def test_stopped_terminal_holds_nothing_up() -> None:
     finally:
         os.close(ours)
         os.close(theirs)
+
+
+def test_the_busiest_cpus_have_a_line() -> None:
+    """What the tracepoints show of the CPUs, the busiest first."""
+    lines = render(state_of(*sample.run_of_frames()), 160, 40)
+    (busiest,) = [line for line in lines if line.startswith("busiest")]
+    assert "cpu1 10% softirq 1% irq, net_rx waits 45" in busiest
+    assert busiest.index("cpu1") < busiest.index("cpu0")
