@@ -86,6 +86,9 @@ def _print_frames(decoder: Decoder, portions: Iterator[bytes], as_json: bool, de
         for frame in decoder.feed(portion):
             if frame["t"] == "windows" and detail == "none":
                 continue
+            # What `agent replay` needs; nobody reads it.
+            if frame["t"] == "inputs" and not as_json:
+                continue
             records = decoder.records(frame) if frame["t"] == "windows" else None
             if as_json:
                 for line in to_lines(frame, records, detail):  # type: ignore[arg-type]

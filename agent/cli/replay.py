@@ -109,7 +109,10 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(summary_line({"file": args.file, **replay.facts()}, clocks))
     else:
-        print("\n\n".join("\n".join(table(clock)) for clock in clocks))
+        print(
+            "\n\n".join("\n".join(table(clock)) for clock in clocks)
+            or "no clock: no packet of it carried a stamp"
+        )
     if plot is not None:
         plot.draw(args.file)
     if broken is not None:

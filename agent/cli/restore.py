@@ -68,9 +68,12 @@ def run(args: argparse.Namespace) -> int:
         json.dump({"restored": items}, sys.stdout)
         print()
     elif not results:
-        print(f"nothing to restore: no journal in {args.state_dir}")
+        of = f" of {args.ifname}" if args.ifname else ""
+        print(f"nothing to restore: no journal{of} in {args.state_dir}")
     else:
         for item in results:
+            if item.outcome == "owner_running":  # the error below tells it
+                continue
             value = f" = {item.wanted.decode(errors='replace').strip()}" if item.outcome == "restored" else ""
             reason = f"  ({item.reason})" if item.reason else ""
             # A damaged journal may hold anything, control sequences too.

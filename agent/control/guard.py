@@ -145,8 +145,7 @@ class Guard:
         if load and flight.extended:
             return self._verdict(flight, "undecided", load, before, after)
         if not load and _better(before, after):
-            gain = f"p99 {before.p99_ns / 1000:.1f} to {after.p99_ns / 1000:.1f} us"
-            return self._verdict(flight, "kept", gain, before, after)
+            return self._verdict(flight, "kept", "better beyond noise", before, after)
         if not flight.extended and (load or after.p99_ns < 0.8 * before.p99_ns):
             flight.extended = True
             return None
@@ -170,7 +169,7 @@ class Guard:
         if drops:
             return drops
         if _worse(before, after):
-            return f"p99 got worse: {before.p99_ns / 1000:.1f} to {after.p99_ns / 1000:.1f} us"
+            return "p99 got worse"
         for queue in sorted({queue for tick in flight.baseline for queue in tick.lanes}):
             one_before, one_after = _span(flight.baseline, {queue}), _span(flight.judged, {queue})
             if min(one_before.n, one_after.n) >= _MIN_PACKETS and _worse(one_before, one_after):

@@ -139,7 +139,7 @@ class Plot:
             import matplotlib.figure  # noqa: F401
         except ImportError as error:
             raise UsageError(
-                f"--plot needs matplotlib: {error}", "install the extra: `pip install 'agent[plot]'`"
+                f"--plot needs matplotlib: {error}", "install the extra: `.venv/bin/pip install '.[plot]'`"
             ) from None
         self._path = Path(path)
         if self._path.suffix != ".png":

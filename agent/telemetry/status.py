@@ -232,8 +232,8 @@ def _facts(interface: InterfaceState) -> list[str]:
     if counters:
         lines.append(
             f"  {count(rates.get('packets', 0))} packets/s   {count(8 * rates.get('bytes', 0), 'bit/s')}   "
-            f"{count(rates.get('produced', 0))} windows/s   {counters.get('produced', 0)} produced = "
-            f"{counters.get('drained', 0)} drained + {counters.get('lost', 0)} lost"
+            f"{count(rates.get('produced', 0))} windows/s   {counters.get('drained', 0)} drained, "
+            f"{counters.get('lost', 0)} lost"
         )
     if interface.phc is not None:
         lines.append(f"  {phc_line(interface.phc)}")

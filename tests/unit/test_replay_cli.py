@@ -248,7 +248,7 @@ def test_plot_without_matplotlib_says_how_to_get_it(
     assert main(["replay", str(file), "--plot", str(tmp_path / "x.png")]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert "pip install 'agent[plot]'" in said.err
+    assert ".venv/bin/pip install '.[plot]'" in said.err
 
 
 def test_a_strip_keeps_every_peak() -> None:
