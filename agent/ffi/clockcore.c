@@ -232,6 +232,9 @@ void agent_bank_advance(struct agent_bank *bank, double time_s)
 		p11[i] = s1 + b * s2 + q + t.q11;
 		p12[i] = c * s2 + t.q12;
 		p22[i] = c * c * p22[i] + t.q22;
+		/* What varies less than not at all: three correlations that doubles no longer keep in step. */
+		if (p00[i] < 0.0)
+			p00[i] = p01[i] = p02[i] = 0.0;
 	}
 }
 
@@ -303,7 +306,7 @@ void agent_bank_forecast(const struct agent_bank *bank, double horizon_s, struct
 		var = col[P00][i] +
 		      h * (2.0 * col[P01][i] + h * (col[P11][i] + col[WALK][i] * h / 3.0) + col[WHITE][i]) +
 		      a * (2.0 * (col[P02][i] + h * col[P12][i]) + a * col[P22][i]) + t.q00;
-		add(&family[m->family], col[WEIGHT][i], at, var);
+		add(&family[m->family], col[WEIGHT][i], at, var > 0.0 ? var : 0.0);
 	}
 	moments(family, first, out);
 }
