@@ -26,7 +26,7 @@ best (linuxptp's linreg servo). kalman2, kalman3: the bank's members with two an
 autoregression of the increments. lstm: a recurrent correction of the bank's forecast."""
 
 MAX_OFFSET_NS = (1 << 62) - 1
-"""Two clocks that count nanoseconds from 1970 are no further apart until 2116; differences of such offsets fit int64."""
+"""Clocks that count ns from 1970 are no further apart until 2116; differences of such offsets fit int64."""
 
 
 class Recurrent(Protocol):
@@ -52,7 +52,8 @@ class Forecast:
 
     `offset_ns` is int64[H], within MAX_OFFSET_NS; `sigma_ns` float64[H], calibrated by the errors seen; `p99_ns`
     float64[H], which 99 % of errors stay below, what no averaging can tell (the asymmetry of reads) aside.
-    `expert_offset_ns` is int64[H, E], 0 where `weights`, float64[H, E] with rows that add up to 1, is 0 because the expert can't tell yet.
+    `expert_offset_ns` is int64[H, E], 0 where `weights`, float64[H, E] with rows that add up to 1, is 0 because the
+    expert can't tell yet.
     """
 
     offset_ns: npt.NDArray[np.int64]

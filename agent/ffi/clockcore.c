@@ -292,7 +292,7 @@ void agent_bank_forecast(const struct agent_bank *bank, double horizon_s, struct
 		double var = col[P00][i] + h * (2.0 * col[P01][i] +
 						h * (col[P11][i] + col[WALK][i] * h / 3.0) + col[WHITE][i]);
 
-		add(&family[bank->members[i].family], col[WEIGHT][i], at, var);
+		add(&family[bank->members[i].family], col[WEIGHT][i], at, var > 0.0 ? var : 0.0);
 	}
 	for (; i < bank->n; i++) {
 		const struct agent_member *m = &bank->members[i];
