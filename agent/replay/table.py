@@ -33,8 +33,8 @@ def _errors(horizons: list[HorizonFigures]) -> Iterator[str]:
     names = list(horizons[0].experts) if horizons else []
     heads = ["horizon", "n", "mixture", *names, "p99", "bound", "within"]
     yield "prediction errors: RMSE of the mixture and of each expert (* the best of those that predicted n times); the"
-    yield "mixture's p99, its usual p99 bound, and the share within: each error against its own bound, with the noise of"
-    yield "what it is measured by allowed for."
+    yield "mixture's p99, its usual p99 bound, and the share within: each error against its own bound, with the noise"
+    yield "of what it is measured by allowed for."
     yield "".join(head.rjust(_COLUMN_WIDTH) for head in heads)
     for h in horizons:
         if h.mixture.n == 0:

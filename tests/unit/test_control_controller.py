@@ -289,7 +289,7 @@ def test_explaining_names_every_queue_and_the_reason(host: SimulatedHost) -> Non
     assert {(report.lever, report.current, report.wanted) for report in reports} == {("rps", "2", "0")}
     text = render_reports(reports)
     assert "veth0:3" in text
-    assert "predicted" in text
+    assert "to CPU 0" in text
     host.soft = {0: 0.0, 1: 0.0}
     host.run(controller, 60)
     assert "hysteresis" in render_reports(controller.explain(host.now_ns))
