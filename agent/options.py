@@ -168,7 +168,7 @@ def add_capture_arguments(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument(
         "--base-delay-ns",
-        type=_base_delay_ns,
+        type=whole_base_delay_ns,
         metavar="NS",
         help="known wire-to-hook delay of an idle packet; without a PHC only the delay above it is known",
     )
@@ -317,7 +317,7 @@ def _entry(path: Path, key: str, value: object) -> tuple[str, object]:
         if name == "seconds":
             return name, value if isinstance(value, float) else float(_typed(value, int, "a number"))
         if name == "base_delay_ns":
-            return name, _base_delay_ns(str(_typed(value, int)))
+            return name, whole_base_delay_ns(str(_typed(value, int)))
         if name == "phc_reads_per_s":
             return name, _phc_reads_per_s(str(_typed(value, int)))
         if name == "refclock":
@@ -368,7 +368,8 @@ def _whole_number(text: str) -> int:
     return int(text)
 
 
-def _base_delay_ns(text: str) -> int:
+def whole_base_delay_ns(text: str) -> int:
+    """Read the least delay of a path as argparse wants it: whole nanoseconds, up to a second."""
     number = _whole_number(text)
     if not 0 <= number <= _BASE_DELAY_MAX_NS:
         raise argparse.ArgumentTypeError(f"must be from 0 to {_BASE_DELAY_MAX_NS} (1 s)")

@@ -9,6 +9,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from agent.errors import PartialError, UsageError
+from agent.options import whole_base_delay_ns
 
 if TYPE_CHECKING:
     from agent.replay.plot import Plot
@@ -64,7 +65,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument(
         "--base-delay-ns",
-        type=int,
+        type=whole_base_delay_ns,
         metavar="N",
         help="captures: the least delay of the packets' path, if it is known (telemetry has it recorded)",
     )
@@ -142,6 +143,11 @@ def _forecasting(args: argparse.Namespace) -> Forecasting:
         raise UsageError(
             f"--horizons {args.horizons}: outside 1 ns … {_MAX_HORIZON_S} s",
             f"give seconds, such as {_HORIZONS}",
+        )
+    if len({f"{h:g}" for h in horizons}) < len(horizons):
+        raise UsageError(
+            f"--horizons {args.horizons}: some are alike in six digits, by which they are named",
+            "give each once, ascending",
         )
     experts = EXPERTS if args.experts is None else tuple(args.experts.split(","))
     try:
