@@ -20,7 +20,8 @@ from agent.doctor import (
 )
 from agent.doctor.check import Context, run_checks
 from agent.errors import UsageError
-from agent.ffi.ethtool import Coalescing, Rss, is_symmetric_key
+from agent.ffi.ethtool import Rss, is_symmetric_key
+from agent.host.coalescing import Coalescing
 from agent.host.consumers import consumer_threads, find_pids, memory_by_node
 from tests.unit.test_doctor import MOUNTS, assert_found, context
 from tests.unit.test_doctor import host as host
