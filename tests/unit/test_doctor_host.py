@@ -171,6 +171,14 @@ def test_hybrid_and_smt_are_told(host: FixtureHost) -> None:
     assert_found(cpus.topology(context(host)), "ok", "2-3 are efficiency cores", "SMT")
 
 
+def test_slower_cpus_are_told_by_their_capacity(host: FixtureHost) -> None:
+    """Where no list of efficiency cores exists, as on arm64."""
+    host.file(host.paths.cpu / "cpu0/topology/core_id", "0\n")
+    for cpu, capacity in enumerate((1024, 1024, 460, 460)):
+        host.file(host.paths.cpu / f"cpu{cpu}/cpu_capacity", f"{capacity}\n")
+    assert_found(cpus.topology(context(host)), "ok", "2-3 are slower")
+
+
 def test_host_without_topology_is_told(host: FixtureHost) -> None:
     """Nothing is guessed about cores."""
     assert_found(cpus.topology(context(host)), "info", "no topology")
