@@ -95,7 +95,9 @@ def test_raw_io_does_not_allow_writing_irqs(host: FixtureHost) -> None:
 def test_rootless_container_cannot_work(host: FixtureHost) -> None:
     """Capabilities of a user namespace count for nothing here."""
     host.file(host.paths.proc / "self/uid_map", "         0     100000      65536\n")
+    status(host, 0, (1 << 41) - 1)
     assert_found(container.namespaces(context(host)), "fail", "user namespace")
+    assert_found(container.irq_writes(context(host)), "warn", "root of a user namespace")
 
 
 def test_missing_namespaces_are_named_with_the_manifest(host: FixtureHost) -> None:
