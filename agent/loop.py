@@ -174,7 +174,10 @@ class Loop:
         self._bind_memory(host)
         self._idle_limit = IdleLimit(options.state_dir)
         stack.callback(self._idle_limit.close)
-        self._irq_trace = self._trace_irqs(host, stack)
+        loader = options.loader
+        self._irq_trace = IrqTrace(host.topology.width, host.irqs, loader)  # type: ignore[arg-type]
+        stack.callback(self._irq_trace.stop)
+        self._trace_irqs()
         self._consumers = Consumers(paths, options.consumers)
         self._pins = None
         if options.pin_consumer and not options.observe:
@@ -198,14 +201,12 @@ class Loop:
             f"memory bound to NUMA node {node}" + (f", {stayed} pages stayed" if stayed else "")
         )
 
-    def _trace_irqs(self, host: Host, stack: ExitStack) -> IrqTrace | None:
-        """The tracepoints that tell why a queue is slow; the run goes on without them where the kernel refuses."""
+    def _trace_irqs(self) -> None:
+        """Start the tracepoints that tell why a queue is slow; where the kernel refuses, the run goes on without."""
         try:
-            loader = self._options.loader
-            return stack.enter_context(IrqTrace(host.topology.width, host.irqs, loader))  # type: ignore[arg-type]
+            self._irq_trace.start()
         except AgentError as error:
             self._notes.append(f"interrupts and softirqs are not traced: {error.what}")
-            return None
 
     def _watch(self, interface: Interface, host: Host, stack: ExitStack) -> Watch:
         options, journal = self._options, self._journals[interface.name]
@@ -386,9 +387,8 @@ class Loop:
         """Delays and load → plan → change → effect; every event told."""
         self._notice_gone()
         load = self._load.sample(mono_ns)
-        activity = None
-        if self._irq_trace is not None:
-            activity = self._irq_trace.sample(mono_ns)
+        activity = self._irq_trace.sample(mono_ns)
+        if activity is not None:
             self._output.put(self._encoder.irq(mono_ns, activity))
         span_ns, self._control_mono_ns = mono_ns - self._control_mono_ns, mono_ns
         seen = {}
@@ -519,13 +519,21 @@ class Loop:
         return 100.0 * (time.process_time_ns() - self._health_cpu_ns) / span_ns
 
     def _follow_level(self, health: Health, mono_ns: int) -> None:
-        """Apply what the degrade ladder decides: sample in the kernel, freeze the model, restore and only count."""
+        """Apply what the degrade ladder decides: sample in the kernel, freeze the model, restore and only count.
+
+        From freezing on interrupts are not traced either: that costs every CPU.
+        """
         before = self._degrade.level
         level = self._degrade.update(health, mono_ns)
         if level == before:
             return
         self._notes.append(f"level {level.name}: {level.reason or 'the host keeps up again'}")
         self._tell(self._controller.set_level(level.name, mono_ns))
+        held_back = ("frozen", "safe")
+        if level.name in held_back and before.name not in held_back:
+            self._irq_trace.stop()
+        elif before.name in held_back and level.name not in held_back:
+            self._trace_irqs()
         for watch in self._watches:
             if not watch.gone:
                 watch.capture.set_sampling(level.sample_shift, frozen=level.name == "safe")

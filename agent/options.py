@@ -84,7 +84,7 @@ def add_run_arguments(parser: argparse.ArgumentParser, seconds: str = "run until
         type=_names,
         action="extend",
         metavar="NAME[,NAME]",
-        help="actuators to allow beyond the default (irq, rps, xps, napi)",
+        help="actuators to allow beyond the default (irq, rps, xps, napi): coalesce",
     )
     act.add_argument(
         "--deny", type=_names, action="extend", metavar="NAME[,NAME]", help="actuators never to use"

@@ -45,6 +45,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Restore, report each setting; raises `ConflictError` or `PartialError` when something is left."""
     # These register their kinds of settings with the journal.
+    import agent.control.coalesce
     import agent.fixes
     import agent.stamping
     import agent.tc  # noqa: F401

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
 from agent.control.actuators import Actuator, Outcome, Target, allowed_actuators, make_actuators
+from agent.control.coalesce import plan_coalesce
 from agent.control.delaymodel import DelayModel, LaneRecord
 from agent.control.events import ChangeEvent, ConflictEvent, EffectEvent, Event, PlanEvent
 from agent.control.guard import Guard, TickSample, Timing, Verdict
@@ -48,6 +49,8 @@ _MEASURES = {
     "rps": ("hw_to_stack", "xdp_to_stack"),
     "irq": ("hw_to_stack", "hw_to_hook"),
     "napi": ("hw_to_stack", "hw_to_hook"),
+    # No lever of its own: what coalescing, the interface's, does shows there as well.
+    "": ("hw_to_stack", "hw_to_hook"),
 }
 
 
@@ -72,6 +75,8 @@ class _InterfaceState:
     interface: Interface
     lanes: list[_LaneState]
     tx_targets: dict[int, Target]
+    coalesce: Target | None = None
+    """Its coalescing, if that may be changed."""
     tx: TxUsage = field(default_factory=TxUsage)
     history: deque[tuple[int, TickSample]] = field(default_factory=deque)
     seen_ns: dict[str, int] = field(default_factory=dict)
@@ -241,6 +246,7 @@ class Controller:
             cpus=observation.load.cpus,
             disturbed=disturbed,
             tx_shared=state.tx.shared,
+            irq_rate=_irq_rate(state.interface, observation),
         )
         state.history.append((now_ns, sample))
         while state.history[0][0] < now_ns - _HISTORY_NS:
@@ -278,6 +284,8 @@ class Controller:
         plan = plan_interface(state.interface.name, lanes, self._model, limits, now_ns)
         if not plan.changes and state.tx.shared:
             plan = self._plan_tx(state, now_ns) or plan
+        if not plan.changes and state.coalesce is not None:
+            plan = self._plan_coalesce(state, lanes, state.coalesce, events, now_ns) or plan
         state.plan = plan
         # Among CPUs that are as good, the values may differ from plan to plan; the queues to be moved should not.
         wanted = frozenset(change.target.setting.target for change in plan.changes)
@@ -298,13 +306,34 @@ class Controller:
             except OSError:
                 continue
         plan = plan_tx(state.interface.name, state.tx, targets, self._host.topology)
+        return plan if plan.changes and not self._is_blocked(plan, now_ns) else None
+
+    def _plan_coalesce(
+        self,
+        state: _InterfaceState,
+        lanes: list[Lane],
+        target: Target,
+        events: list[Event],
+        now_ns: int,
+    ) -> Plan | None:
+        try:
+            value = self._actuators[target.actuator].read(target)
+        except OSError:
+            return None
+        if self._changed_by_others(state, target, value, events, now_ns):
+            state.coalesce = None
+            return None
+        plan = plan_coalesce(state.interface.name, lanes, target, value, self._model, now_ns)
+        return plan if plan is not None and not self._is_blocked(plan, now_ns) else None
+
+    def _is_blocked(self, plan: Plan, now_ns: int) -> bool:
+        """One of its settings is unmanageable, or the value did not help lately."""
         set_aside = self._set_aside_now(now_ns)
-        blocked = any(
+        return any(
             change.target.setting in self._unmanageable
             or change.after.strip() in set_aside.get(change.target.setting.target, ())
             for change in plan.changes
         )
-        return plan if plan.changes and not blocked else None
 
     def _tell(self, state: _InterfaceState, plan: Plan, events: list[Event], now_ns: int) -> None:
         told = (plan.decided_by if not plan.changes else "", state.wanted)
@@ -396,11 +425,17 @@ class Controller:
         events: list[Event],
         now_ns: int,
     ) -> None:
+        if self._changed_by_others(state, target, value, events, now_ns):
+            lane.held_until_ns = now_ns + _HOLD_OFF_NS
+
+    def _changed_by_others(
+        self, state: _InterfaceState, target: Target, value: bytes, events: list[Event], now_ns: int
+    ) -> bool:
+        """Whether a setting is no longer as we knew it; that is told then."""
         known = self._known.get(target.setting)
         self._known[target.setting] = value
         if known is None or kind_of(target.setting.kind).same(known, value):
-            return
-        lane.held_until_ns = now_ns + _HOLD_OFF_NS
+            return False
         events.append(
             ConflictEvent(
                 now_ns,
@@ -411,6 +446,7 @@ class Controller:
                 ", ".join(running(self._host.paths, OTHER_OWNERS)),
             )
         )
+        return True
 
     def _why_no_lever(self, lane: _LaneState) -> str:
         reasons = [
@@ -456,7 +492,7 @@ class Controller:
         moved = {change.queues: change.cpu for change in plan.changes}
         for lane in state.lanes:
             cpu = moved.get(lane.queues)
-            if cpu is None or plan.source == "tx":
+            if cpu is None or not plan.moves_lanes:
                 continue
             own = self._model.own_share(lane.record)
             shares[cpu] = shares.get(cpu, 0.0) + own
@@ -643,7 +679,10 @@ class Controller:
                 target = self._actuators["xps"].target(interface, index)
                 if target is not None:
                     tx_targets[index] = target
-        return _InterfaceState(interface, lanes, tx_targets)
+        coalesce = self._actuators.get("coalesce")
+        return _InterfaceState(
+            interface, lanes, tx_targets, coalesce=coalesce.target(interface, 0) if coalesce else None
+        )
 
     def _beginning(self) -> list[str]:
         if self._observe_only:
@@ -658,6 +697,14 @@ def _lever(interface: Interface, values: Mapping[str, bytes]) -> str:
     if interface.threaded and "napi" in values:
         return "napi"  # Interrupt affinity does not decide where a thread polls.
     return next((name for name in ("irq", "rps") if name in values), "")
+
+
+def _irq_rate(interface: Interface, observation: Observation) -> float:
+    """Interrupts of an interface per second; NaN where they are not traced."""
+    if observation.activity is None or not observation.activity.seconds:
+        return math.nan
+    irqs = {queue.irq for queue in interface.queues if queue.irq is not None}
+    return sum(rate.per_s for irq, rate in observation.activity.irqs.items() if irq in irqs)
 
 
 def _by_measure(seen: InterfaceObservation) -> dict[str, Delays]:

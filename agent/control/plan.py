@@ -81,7 +81,13 @@ class Plan:
     now_p99_ns: float = math.nan
     predicted_p99_ns: float = math.nan
     source: str = ""
-    """`measured`, `predicted`, or `tx` for a plan of transmit queues, judged by what it must not harm."""
+    """`measured` or `predicted`: lanes move. `coalesce`: they stay, and wait less. `tx`: a plan of transmit queues,
+    judged by what it must not harm."""
+
+    @property
+    def moves_lanes(self) -> bool:
+        """Its changes send lanes to other CPUs."""
+        return self.source in ("measured", "predicted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +276,7 @@ class _Chooser:
 
 def report_lanes(lanes: Sequence[Lane], plan: Plan, now_ns: int) -> list[LaneReport]:
     """Every lane of the plan's interface, with the change that the plan has for it, or the reason why it has none."""
-    changes = {change.queues: change for change in plan.changes if plan.source != "tx"}
+    changes = {change.queues: change for change in plan.changes if plan.moves_lanes}
     reports = []
     for lane in lanes:
         change = changes.get(lane.queues)

@@ -7,9 +7,13 @@ from collections import Counter
 
 from agent.doctor.check import Context, Finding, Table
 from agent.fixes import IDLE_LIMIT_US, SLOW_WAKE_US, exit_latencies_us, slow_governors
-from agent.host.cpus import read_cpus
-from agent.host.paths import read_int, read_text
+from agent.host.cpus import CpuTopology, read_cpus
+from agent.host.masks import CpuMask
+from agent.host.paths import HostPaths, read_int, read_text
 from agent.host.processes import OTHER_OWNERS, named, running
+
+# Cores of one kind differ by some per cent in what their firmware says.
+_SLOWER = 0.8
 
 
 def topology(context: Context) -> Finding:
@@ -20,7 +24,7 @@ def topology(context: Context) -> Finding:
         parts.append(f"isolated {cpus.isolated.format_list()}")
     if cpus.nohz_full:
         parts.append(f"nohz_full {cpus.nohz_full.format_list()}")
-    parts += _kinds(context)
+    parts += _kinds(context.paths, cpus)
     if cpus.isolated or cpus.nohz_full:
         return Finding(
             "info", "; ".join(parts), "the agent gives no work to these CPUs that they don't have already"
@@ -38,14 +42,16 @@ def topology(context: Context) -> Finding:
     return Finding("ok", "; ".join(parts))
 
 
-def _kinds(context: Context) -> list[str]:
-    """SMT, and the two kinds of cores of hybrid CPUs."""
+def _kinds(paths: HostPaths, cpus: CpuTopology) -> list[str]:
+    """SMT, and the kinds of cores of hybrid CPUs."""
     found = []
-    if read_int(context.paths.cpu / "smt/active"):
+    if read_int(paths.cpu / "smt/active"):
         found.append("SMT: two threads share a core")
-    slow = read_text(context.paths.sys / "devices/cpu_atom/cpus")
+    slow = read_text(paths.sys / "devices/cpu_atom/cpus")
     if slow:
         found.append(f"hybrid: {slow} are efficiency cores, which serve a queue more slowly")
+    elif slower := CpuMask.of(cpu.id for cpu in cpus.cpus.values() if cpu.capacity < _SLOWER):
+        found.append(f"hybrid: {slower} are slower than the others, and serve a queue more slowly")
     return found
 
 

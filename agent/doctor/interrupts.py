@@ -11,7 +11,7 @@ from agent.host.napi import napi_threads
 from agent.host.paths import read_int, read_text
 
 if TYPE_CHECKING:
-    from agent.ffi.ethtool import Coalescing
+    from agent.host.coalescing import Coalescing
 
 # From here on coalescing is more than what serving an interrupt takes.
 _LONG_WAIT_US = 10
@@ -126,7 +126,7 @@ def polling(context: Context) -> Finding:
 def coalescing(context: Context) -> Finding:
     """How long the NIC collects packets before it interrupts."""
     context.need_live()
-    from agent.ffi.ethtool import coalescing as read_coalescing
+    from agent.host.coalescing import read_coalescing
 
     name = context.interface.name
     now = read_coalescing(name)
@@ -137,25 +137,25 @@ def coalescing(context: Context) -> Finding:
 
 def coalescing_finding(ifname: str, now: Coalescing) -> Finding:
     """What an interface's coalescing adds to the delay of packets."""
-    found = f"rx-usecs {now.rx_usecs}, rx-frames {now.rx_frames}, adaptive-rx {'on' if now.adaptive_rx else 'off'}"
     if now.adaptive_rx:
         return Finding(
             "info",
-            found,
+            str(now),
             "the driver changes the time that packets wait with their rate: delay after the stamp has steps that no "
             "other load explains",
-            f"`ethtool -C {ifname} adaptive-rx off rx-usecs N` for a known wait; look at the rate of interrupts after "
-            "it (telemetry frame `irq`): some drivers accept it without effect",
+            f"`agent run --allow coalesce` tries a short one, and keeps it only if it helps; or `ethtool -C {ifname} "
+            "adaptive-rx off rx-usecs N`, and see whether the rate of interrupts follows: some drivers accept it "
+            "without effect",
         )
-    if now.rx_usecs > _LONG_WAIT_US:
+    if (now.rx_usecs or 0) > _LONG_WAIT_US:
         return Finding(
             "info",
-            found,
+            str(now),
             f"a packet may wait {now.rx_usecs} µs for its interrupt, after its hardware stamp was taken",
-            f"`ethtool -C {ifname} rx-usecs N` for less delay and more interrupts; see whether their rate follows "
-            "(telemetry frame `irq`): some drivers accept it without effect",
+            f"`agent run --allow coalesce` tries less, and keeps it only if it helps; or `ethtool -C {ifname} rx-usecs "
+            "N`, and see whether the rate of interrupts follows (telemetry frame `irq`)",
         )
-    return Finding("ok", found)
+    return Finding("ok", str(now))
 
 
 def _irqs(context: Context) -> list[int]:

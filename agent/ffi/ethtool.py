@@ -15,8 +15,7 @@ from agent.ffi.hwtstamp import interface_ioctl
 
 _ffi, _lib = _native.ffi, _native.lib
 
-_GCOALESCE, _GRINGPARAM, _GSTRINGS, _GSTATS, _GRXFH, _GSSET_INFO, _GRSSH = (
-    0x0E,
+_GRINGPARAM, _GSTRINGS, _GSTATS, _GRXFH, _GSSET_INFO, _GRSSH = (
     0x10,
     0x1B,
     0x1D,
@@ -47,16 +46,6 @@ class RingSizes:
 
     rx: int
     rx_max: int
-
-
-@dataclass(frozen=True, slots=True)
-class Coalescing:
-    """How long received packets wait for an interrupt that serves several."""
-
-    rx_usecs: int
-    rx_frames: int
-    adaptive_rx: bool
-    """The driver chooses both by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +96,6 @@ def ring_sizes(ifname: str) -> RingSizes | None:
         return None
     words = struct.unpack("=9I", answer)
     return RingSizes(rx=words[5], rx_max=words[1])
-
-
-def coalescing(ifname: str) -> Coalescing | None:
-    """The receive side's interrupt coalescing; None where the driver has none. AgentError if the interface is gone."""
-    answer = _ask(ifname, "read the coalescing", struct.pack("=23I", _GCOALESCE, *[0] * 22))
-    if answer is None:
-        return None
-    words = struct.unpack("=23I", answer)
-    return Coalescing(rx_usecs=words[1], rx_frames=words[2], adaptive_rx=bool(words[10]))
 
 
 def rss(ifname: str) -> Rss | None:

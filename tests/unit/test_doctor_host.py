@@ -20,7 +20,8 @@ from agent.doctor import (
 )
 from agent.doctor.check import Context, run_checks
 from agent.errors import UsageError
-from agent.ffi.ethtool import Coalescing, Rss, is_symmetric_key
+from agent.ffi.ethtool import Rss, is_symmetric_key
+from agent.host.coalescing import Coalescing
 from agent.host.consumers import consumer_threads, find_pids, memory_by_node
 from tests.unit.test_doctor import MOUNTS, assert_found, context
 from tests.unit.test_doctor import host as host
@@ -94,7 +95,9 @@ def test_raw_io_does_not_allow_writing_irqs(host: FixtureHost) -> None:
 def test_rootless_container_cannot_work(host: FixtureHost) -> None:
     """Capabilities of a user namespace count for nothing here."""
     host.file(host.paths.proc / "self/uid_map", "         0     100000      65536\n")
+    status(host, 0, (1 << 41) - 1)
     assert_found(container.namespaces(context(host)), "fail", "user namespace")
+    assert_found(container.irq_writes(context(host)), "warn", "root of a user namespace")
 
 
 def test_missing_namespaces_are_named_with_the_manifest(host: FixtureHost) -> None:
@@ -168,6 +171,14 @@ def test_hybrid_and_smt_are_told(host: FixtureHost) -> None:
     host.file(host.paths.cpu / "smt/active", "1\n")
     host.file(host.paths.cpu / "cpu0/topology/core_id", "0\n")
     assert_found(cpus.topology(context(host)), "ok", "2-3 are efficiency cores", "SMT")
+
+
+def test_slower_cpus_are_told_by_their_capacity(host: FixtureHost) -> None:
+    """Where no list of efficiency cores exists, as on arm64."""
+    host.file(host.paths.cpu / "cpu0/topology/core_id", "0\n")
+    for cpu, capacity in enumerate((1024, 1024, 460, 460)):
+        host.file(host.paths.cpu / f"cpu{cpu}/cpu_capacity", f"{capacity}\n")
+    assert_found(cpus.topology(context(host)), "ok", "2-3 are slower")
 
 
 def test_host_without_topology_is_told(host: FixtureHost) -> None:

@@ -87,7 +87,12 @@ TESTED = {
         "unit/test_doctor.py::test_memlock_is_not_blamed_on_new_kernels",
         "unit/test_ffi_failures.py::test_the_memlock_advice_is_dropped",
     ),
-    17: ("unit/test_doctor_host.py::test_coalescing_is_told_with_what_it_adds",),
+    17: (
+        "unit/test_control_coalesce.py::test_a_driver_that_accepts_without_effect_is_found_out",
+        "unit/test_control_coalesce.py::test_a_value_that_the_driver_rounds_is_not_taken_for_done",
+        "kernel/test_coalescing.py::test_only_what_the_driver_has_is_told_and_set",
+        "unit/test_doctor_host.py::test_coalescing_is_told_with_what_it_adds",
+    ),
     18: (
         "unit/test_doctor_host.py::test_napi_deferral_is_told",
         "kernel/test_run_modes.py::test_a_run_leaves_napi_deferral_alone",

@@ -318,3 +318,15 @@ def test_cpus_follow_the_files(host: FixtureHost) -> None:
     assert list(read_cpus(host.paths).usable) == [0, 3, 4, 5, 6, 7]
     host.cpus("0-7", possible="0-7")
     assert len(read_cpus(host.paths).usable) == 8
+
+
+def test_efficiency_cores_are_slower(host: FixtureHost) -> None:
+    """By the scheduler's capacity, or by the firmware's highest performance; equal or unknown CPUs are all 1."""
+    host.cpus("0-3")
+    assert {cpu.capacity for cpu in read_cpus(host.paths).cpus.values()} == {1.0}
+    for cpu, perf in enumerate((64, 64, 40, 40)):
+        host.file(host.paths.cpu / f"cpu{cpu}/acpi_cppc/highest_perf", f"{perf}\n")
+    assert [cpu.capacity for cpu in read_cpus(host.paths).cpus.values()] == [1.0, 1.0, 0.625, 0.625]
+    for cpu, capacity in enumerate((512, 512, 1024, 1024)):
+        host.file(host.paths.cpu / f"cpu{cpu}/cpu_capacity", f"{capacity}\n")
+    assert [cpu.capacity for cpu in read_cpus(host.paths).cpus.values()] == [0.5, 0.5, 1.0, 1.0]
