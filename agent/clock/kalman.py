@@ -231,11 +231,7 @@ class DriftBank:
 
     def shift(self, by_ns: float) -> None:
         """Move all offsets: the caller changes its base."""
-        _lib.agent_bank_shift(self.native, by_ns, 0.0)
-
-    def steer(self, drift_ppb: float, delay_s: float = 0.0) -> None:
-        """Add a known change of frequency that was dialled in `delay_s` before the bank's time."""
-        _lib.agent_bank_shift(self.native, drift_ppb * delay_s, drift_ppb)
+        _lib.agent_bank_shift(self.native, by_ns)
 
     def save(self) -> Any:
         """Return a copy to restore later, when samples already taken turn out to be the start of a jump."""

@@ -405,14 +405,12 @@ void agent_bank_limit_drift(struct agent_bank *bank, double var)
 			bank->column[P11][i] = var;
 }
 
-void agent_bank_shift(struct agent_bank *bank, double offset, double drift)
+void agent_bank_shift(struct agent_bank *bank, double offset)
 {
 	int i;
 
-	for (i = 0; i < bank->n; i++) {
+	for (i = 0; i < bank->n; i++)
 		bank->column[THETA][i] += offset;
-		bank->column[DRIFT][i] += drift;
-	}
 }
 
 void agent_bank_weights(const struct agent_bank *bank, double *out)
@@ -659,21 +657,6 @@ void agent_tracks_shift(struct agent_tracks *t, double offset)
 		t->offset[i] += offset;
 	for (i = 0; i < AGENT_LINE_SIZES; i++)
 		t->lines[i].intercept += offset;
-}
-
-void agent_tracks_steer(struct agent_tracks *t, double time_s, double drift)
-{
-	int i;
-
-	if (!t->n)
-		return;
-	for (i = 0; i < AGENT_POINTS; i++)
-		t->offset[i] -= drift * (time_s - t->time_s[i]);
-	for (i = 0; i < AGENT_LINE_SIZES; i++) {
-		t->lines[i].intercept -= drift * (time_s - t->time_s[t->newest]);
-		t->lines[i].slope += drift;
-	}
-	t->held_rate += drift;
 }
 
 void agent_tracks_forget(struct agent_tracks *t, int keep)
@@ -1053,23 +1036,6 @@ void agent_mixture_shift(struct agent_mixture *m, double offset)
 			p->mixed += offset;
 			for (e = 0; e < AGENT_VOICES; e++)
 				p->offset[e] += offset;
-		}
-}
-
-void agent_mixture_steer(struct agent_mixture *m, double time_s, double drift)
-{
-	int i, k, e;
-
-	for (i = 0; i < m->n_horizons; i++)
-		for (k = 0; k < m->horizons[i].n; k++) {
-			struct agent_pending *p =
-			    &m->horizons[i].pending[(m->horizons[i].first + k) % AGENT_PENDING];
-			double change = drift * (p->due_s - time_s);
-
-			p->drift += drift;
-			p->mixed += change;
-			for (e = 0; e < AGENT_VOICES; e++)
-				p->offset[e] += change;
 		}
 }
 
