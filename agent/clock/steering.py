@@ -1,4 +1,4 @@
-"""What somebody dials into a clock on purpose: known, so it comes out of what is measured and goes back into what is told.
+"""What somebody dials into a clock on purpose: out of what is measured, and back into what is told.
 
 In between, a clock is what its oscillator makes of it. No filter, expert or score there ever sees a servo at work.
 """

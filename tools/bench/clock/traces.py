@@ -149,7 +149,8 @@ class Trace:
         """What a prediction made at each sample, `horizon_s` ahead, is compared with (beyond `base_ns`).
 
         Steering that is dialled in later is an input that nobody could know: the truth goes on with what was dialled
-        in before the sample was read; what a servo makes of that very sample is later. NaN where the horizon ends after the trace, and where a jump lies within it.
+        in before the sample was read; what a servo makes of that very sample is later. NaN where the horizon ends
+        after the trace, and where a jump lies within it.
         """
         then = self.time_s + horizon_s
         steered = np.cumsum(self.steering_per_sample())
