@@ -148,7 +148,7 @@ class Clock:
         """Take one burst of PHC reads; one against realtime needs `pairs` from before and from after it."""
         if not self._monoraw.mono_ns:
             self._monoraw.observe(pairs, None)
-        drift = self._anchors.estimate().drift_ppb if self._anchored else 0.0
+        drift = self._anchors.drift()[0] if self._anchored else 0.0
         if burst.local_clock == "realtime":
             drift = _against_mono(drift, self._monoraw.rate_ppb)
         anchor = anchor_of(burst, drift)
@@ -185,10 +185,11 @@ class Clock:
         """Tell that a setting on the packets' way was changed: the envelope may shift, the clock does not."""
         self._envelope.path_changed(mono_ns, cause)
 
-    def steer_phc(self, change_ppb: float) -> None:
-        """Tell that the PHC's own dialled frequency was changed by `change_ppb` since the last tick."""
-        self._anchors.steer(-change_ppb)
-        self._envelope.track.steer(-change_ppb)
+    def steer_phc(self, change_ppb: float, pairs: ClockPairs) -> None:
+        """Tell that the PHC's own dialled frequency was changed by `change_ppb` between the last tick and `pairs`."""
+        now_ns = int(pairs.raw_ns[0])
+        for track in (self._anchors.track, self._envelope.track):
+            track.steer(-change_ppb, self._monoraw.raw_ns or now_ns, now_ns)
 
     # The tick.
 
@@ -202,7 +203,7 @@ class Clock:
         self._anchors.tai_utc_s = self._envelope.tai_utc_s = tai_utc_s
         slew = self._monoraw.rate_ppb
         envelope = self._envelope
-        drift = envelope.track.estimate().drift_ppb if envelope.accepted_mono_ns is not None else 0.0
+        drift = envelope.track.drift()[0] if envelope.accepted_mono_ns is not None else 0.0
         self._collect_envelope(envelope.process(mono_ns, _against_mono(drift, slew)))
 
         state, reason, anchored = self._state(mono_ns, raw_ns)
@@ -211,11 +212,11 @@ class Clock:
         if not usable:
             return self._empty_report(state, reason, mono_ns, kernel)
         track = self._anchors.track if anchored else envelope.track
-        estimate = track.estimate()
+        drift_raw, drift_var = track.drift()
         offset_raw, sigma = track.offset_at(raw_ns)
         offset_ns = offset_raw + self._monoraw.ahead_ns(mono_ns)
-        drift_mono = _against_mono(estimate.drift_ppb, slew)
-        drift_sigma = sqrt(estimate.drift_var)
+        drift_mono = _against_mono(drift_raw, slew)
+        drift_sigma = sqrt(drift_var)
         hw_ns = mono_ns - offset_ns
         if hw_ns < EPOCH_UNSET_BELOW_NS:
             self._once(
@@ -239,7 +240,7 @@ class Clock:
             sigma,
             P99_SIGMAS * sigma + unknown,
             drift_mono,
-            estimate.drift_ppb,
+            drift_raw,
             drift_sigma,
             P99_SIGMAS * drift_sigma,
             tags,
@@ -278,7 +279,7 @@ class Clock:
             return "holdover", self._silence_reason(mono_ns)
         self._episodes.discard("missing")
         young = envelope.accepted_mono_ns - envelope.started_mono_ns < _INIT_SPAN_NS
-        if young or sqrt(envelope.track.estimate().drift_var) > _INIT_DRIFT_SIGMA_PPB:
+        if young or sqrt(envelope.track.drift()[1]) > _INIT_DRIFT_SIGMA_PPB:
             return "init", ""
         return "relative", ""
 

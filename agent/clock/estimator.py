@@ -25,7 +25,6 @@ from agent.clock.jumps import (
     name_step,
     shape_of,
 )
-from agent.clock.kalman import Estimate
 from agent.clock.readdelay import ReadDelay, ReadNoise
 from agent.clock.track import Suspect, Track, TrackState
 
@@ -159,13 +158,13 @@ class Estimator:
             return "invalid"
         if silence > max(_HOLDOVER_AFTER_NS, _HOLDOVER_INTERVALS * self._interval_ns):
             return "holdover"
-        if self.accepted < _INIT_SAMPLES or sqrt(self.estimate().drift_var) > _INIT_DRIFT_SIGMA_PPB:
+        if self.accepted < _INIT_SAMPLES or sqrt(self.drift()[1]) > _INIT_DRIFT_SIGMA_PPB:
             return "init"
         return "tracking"
 
-    def estimate(self) -> Estimate:
-        """Return drift (ppb, local against hardware) and variances at the last sample."""
-        return self.track.estimate()
+    def drift(self) -> tuple[float, float]:
+        """Return (drift in ppb, local against hardware, its variance) at the last sample."""
+        return self.track.drift()
 
     def offset_at(self, local_ns: int) -> tuple[int, float]:
         """Return (offset in ns, sigma in ns) predicted for `local_ns`, not before the last sample."""
@@ -195,9 +194,10 @@ class Estimator:
             return 0
         return last if self._gate.believes_steps else 0
 
-    def steer(self, drift_ppb: float) -> None:
-        """Add a known change of drift, dialled into one of the clocks since the last sample."""
-        self.track.steer(drift_ppb)
+    @property
+    def last_ns(self) -> int:
+        """The local time of the last sample, whatever became of it; 0 before the first one."""
+        return self._last_local_ns
 
     @property
     def suspected_ns(self) -> int:
@@ -353,7 +353,7 @@ class Estimator:
         track = self.track
         times = [track.seconds(s.local_ns) for s in held]
         noise = max(s.nominal_var for s in held) * track.noise.scale
-        drift_sigma = sqrt(track.estimate().drift_var)
+        drift_sigma = sqrt(track.drift()[1])
         half_delay = max(s.read_delay_ns for s in held) / 2.0
         tolerance = max(GATE_SIGMAS * sqrt(noise), half_delay, 3.0 * drift_sigma * (times[-1] - times[0]))
         shape, slope = shape_of(times, [s.residual_ns for s in held], tolerance)

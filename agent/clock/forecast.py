@@ -78,7 +78,7 @@ def _possible(offset_ns: IntArray) -> IntArray:
     return np.minimum(np.maximum(offset_ns, -MAX_OFFSET_NS), MAX_OFFSET_NS)
 
 
-def _offsets(relative_ns: npt.NDArray[np.float64], base_ns: int) -> IntArray:
+def _offsets(relative_ns: npt.NDArray[np.float64], base_ns: IntArray) -> IntArray:
     """The offsets that are `relative_ns` above a base; a rate that nothing has doesn't lead beyond int64."""
     near = np.minimum(np.maximum(relative_ns, -float(MAX_OFFSET_NS)), float(MAX_OFFSET_NS))
     return _possible(np.rint(near).astype(np.int64) + base_ns)
@@ -135,8 +135,8 @@ class Mixture:
         """Score what is due by an accepted sample of variance `var`."""
         _lib.agent_mixture_score(self._mixture, time_s, offset_ns, var, self._tracks.interval_s)
 
-    def forecast(self, bank: DriftBank, time_s: float, base_ns: int) -> Forecast:
-        """Return what is expected after `time_s`, at or after the bank's; offsets on top of `base_ns`."""
+    def forecast(self, bank: DriftBank, time_s: float, base_ns: npt.NDArray[np.int64]) -> Forecast:
+        """Return what is expected after `time_s`, at or after the bank's; offsets on top of `base_ns`, int64[H]."""
         _lib.agent_mixture_forecast(
             self._mixture, bank.native, self._tracks, time_s, self._correction(), self._out
         )
@@ -148,7 +148,7 @@ class Mixture:
             _offsets(table[:, 0], base_ns),
             table[:, 1].copy(),
             table[:, 2].copy(),
-            np.where(weights > 0.0, _offsets(told, base_ns), 0),
+            np.where(weights > 0.0, _offsets(told, base_ns[:, None]), 0),
             weights,
         )
 
@@ -161,11 +161,6 @@ class Mixture:
         """Move what is known and what is pending: the caller changes its base."""
         _lib.agent_tracks_shift(self._tracks, by_ns)
         _lib.agent_mixture_shift(self._mixture, by_ns)
-
-    def steer(self, time_s: float, drift_ppb: float) -> None:
-        """Add a known change of frequency at `time_s`."""
-        _lib.agent_tracks_steer(self._tracks, time_s, drift_ppb)
-        _lib.agent_mixture_steer(self._mixture, time_s, drift_ppb)
 
     def release_drift(self) -> None:
         """Forget the rates and what was predicted by them: the frequency is another."""

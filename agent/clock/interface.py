@@ -58,7 +58,7 @@ class InterfaceClocks:
             if clock is not None:
                 clock.observe_windows(own, inputs.pairs)
         if inputs.phc is not None:
-            self._anchor(inputs.phc, inputs.mono_ns)
+            self._anchor(inputs.phc, inputs)
         for heard_ns, message in inputs.announces:
             self.ptp.hear(heard_ns, message)
         self.ptp.look(inputs.mono_ns)
@@ -82,12 +82,12 @@ class InterfaceClocks:
             tags.append(replace(tag, cause=f"{tag.cause}; {cause}") if cause else tag)
         return replace(report, tags=tuple(tags))
 
-    def _anchor(self, reading: PhcReading, mono_ns: int) -> None:
-        clock = self._table.seen(CLOCK_KEY_PHC, mono_ns)
+    def _anchor(self, reading: PhcReading, inputs: TickInputs) -> None:
+        clock = self._table.seen(CLOCK_KEY_PHC, inputs.mono_ns)
         if clock is None:
             return
         if reading.steered_ppb:
-            clock.steer_phc(reading.steered_ppb)
+            clock.steer_phc(reading.steered_ppb, inputs.pairs)
         if reading.burst is not None:
             clock.observe_anchor(reading.burst, reading.pairs)
 

@@ -136,10 +136,11 @@ def _rows(members: tuple[Member, ...]) -> Any:
 class DriftBank:
     """A bank of offset/drift filters that are mixed by their own predictive likelihood.
 
-    `members` are in the order of their families.
+    `members` are in the order of their families, `time_s` is the time that the state is of. A sample's way asks
+    several times for the offset now and for S: they are kept while nothing changes.
     """
 
-    __slots__ = ("_moments", "members", "native", "started")
+    __slots__ = ("_moments", "_now", "_spread", "members", "native", "started", "time_s")
 
     def __init__(self, members: tuple[Member, ...] = MEMBERS) -> None:
         self.members = members
@@ -150,32 +151,44 @@ class DriftBank:
             raise MemoryError("no memory for a bank of clock filters")
         self._moments = _ffi.new("struct agent_moments[]", _lib.AGENT_BANK_GROUPS)
         self.started = False
-
-    @property
-    def time_s(self) -> float:
-        """The time that the state is of."""
-        return float(_lib.agent_bank_time(self.native))
+        self.time_s = 0.0
+        self._now: tuple[float, float] | None = None
+        self._spread: tuple[SampleNoise, float] | None = None
 
     def start(self, time_s: float, theta_ns: float, var: float) -> None:
         """Take the first offset; the drift is unknown within 100 ppm."""
         self.started = True
+        self.time_s = time_s
+        self._changed()
         _lib.agent_bank_start(self.native, time_s, theta_ns, var)
 
     def advance(self, time_s: float) -> None:
         """Propagate every member to `time_s`; a time in the past changes nothing."""
+        if time_s <= self.time_s:
+            return
+        self.time_s = time_s
+        self._changed()
         _lib.agent_bank_advance(self.native, time_s)
 
     def forecast(self, horizon_s: float) -> tuple[float, float]:
         """Return (offset in ns, its variance) `horizon_s` after the bank's time, noise of the way included."""
+        if horizon_s == 0.0 and self._now is not None:
+            return self._now
         _lib.agent_bank_forecast(self.native, horizon_s, self._moments)
         m = self._moments[_ALL]
-        return m.mean, m.var
+        out = m.mean, m.var
+        if horizon_s == 0.0:
+            self._now = out
+        return out
 
     def innovation_var(self, noise: SampleNoise) -> float:
         """Return the variance of a sample's difference from `forecast(0)`: S."""
+        if self._spread is not None and self._spread[0] == noise:
+            return self._spread[1]
         var: float = _lib.agent_bank_innovation_var(
             self.native, noise.seen, noise.extra, noise.white_share, noise.walk_share
         )
+        self._spread = noise, var
         return var
 
     @property
@@ -201,6 +214,7 @@ class DriftBank:
         `noise` is the sample's as it shall count: robust weighting enlarges `extra` before, and lessens `evidence`,
         how much the sample says about the members.
         """
+        self._changed()
         _lib.agent_bank_update(
             self.native,
             offset_ns,
@@ -219,23 +233,23 @@ class DriftBank:
 
     def release_offset(self) -> None:
         """Forget the offset but keep the drift: a phase jump leaves the oscillator as it was."""
+        self._changed()
         _lib.agent_bank_forget_offset(self.native)
 
     def release_drift(self, drift_var: float, offset_var: float) -> None:
         """Admit a drift changed by about sqrt(`drift_var`) ppb, some time ago: hence `offset_var` in ns^2."""
+        self._changed()
         _lib.agent_bank_admit(self.native, offset_var, drift_var)
 
     def limit_drift(self, var: float) -> None:
         """Say that the drift is known to +- sqrt(`var`) ppb already."""
+        self._changed()
         _lib.agent_bank_limit_drift(self.native, var)
 
     def shift(self, by_ns: float) -> None:
         """Move all offsets: the caller changes its base."""
-        _lib.agent_bank_shift(self.native, by_ns, 0.0)
-
-    def steer(self, drift_ppb: float, delay_s: float = 0.0) -> None:
-        """Add a known change of frequency that was dialled in `delay_s` before the bank's time."""
-        _lib.agent_bank_shift(self.native, drift_ppb * delay_s, drift_ppb)
+        self._changed()
+        _lib.agent_bank_shift(self.native, by_ns)
 
     def save(self) -> Any:
         """Return a copy to restore later, when samples already taken turn out to be the start of a jump."""
@@ -246,7 +260,12 @@ class DriftBank:
 
     def restore(self, state: Any) -> None:
         """Return to a saved state, weights included: what came since was a jump, and no evidence of noise."""
+        self._changed()
         _lib.agent_bank_restore(self.native, state)
+        self.time_s = _lib.agent_bank_time(self.native)
+
+    def _changed(self) -> None:
+        self._now = self._spread = None
 
 
 class NoiseScale:

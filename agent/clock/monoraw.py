@@ -1,7 +1,7 @@
 """The relation of CLOCK_MONOTONIC to CLOCK_MONOTONIC_RAW: what the kernel stamps with against what is steady.
 
 mono is raw, steered: by the frequency that adjtimex shows, and by slews that it does not show. The dialled
-frequency is taken as known; the pairs of reads tell the rest.
+frequency is known and taken out; the pairs of reads tell the rest.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from math import sqrt
 from typing import TYPE_CHECKING
 
 from agent.clock.kalman import DriftBank, Member, SampleNoise
+from agent.clock.steering import KnownSteering
 
 if TYPE_CHECKING:
     from agent.ffi.clocks import ClockPairs, Steering
@@ -31,7 +32,7 @@ class MonoRaw:
         self._bank = DriftBank(_HIDDEN)
         self._raw0_ns = 0
         self._base_ns = 0
-        self._steering_ppb = 0.0
+        self._steering = KnownSteering()
         self._kink_ns = 0.0
         self.rate_ppb = 0.0
         """d(mono - raw)/draw now, in ppb: the dialled frequency plus what is slewed besides."""
@@ -48,25 +49,26 @@ class MonoRaw:
         """Take this moment's pairs; `steering` is mono's dialled frequency, None where it was not read."""
         best = pairs.best()
         mono, raw, width = int(pairs.mono_ns[best]), int(pairs.raw_ns[best]), float(pairs.width_ns[best])
-        dialled = self._steering_ppb if steering is None else steering.freq_ppb
+        known = self._steering
+        change = 0.0 if steering is None else steering.freq_ppb - known.rate_ppb
         var = _READ_NOISE_NS**2 + width * width / 12.0
         bank = self._bank
         if not bank.started:
             self._raw0_ns, self._base_ns = raw, mono - raw
             bank.start(0.0, 0.0, var)
-            bank.steer(dialled)
+            known.dial(raw, change)
             bank.limit_drift(_INITIAL_SLEW_VAR)
         elif raw > self.raw_ns:
-            self._follow(raw, mono - raw - self._base_ns, var, dialled)
-        else:
+            self._follow(raw, mono - raw, var, change)
+        elif change:
             # This moment was seen before, without its steering.
-            bank.steer(dialled - self._steering_ppb)
-        self._steering_ppb = dialled
-        self.rate_ppb = bank.drift_ppb
+            known.dial(self.raw_ns, change)
+        self.rate_ppb = bank.drift_ppb + known.rate_ppb
         if raw >= self.raw_ns:
             self.mono_ns, self.raw_ns = mono, raw
             theta, _ = bank.forecast(0.0)
-            self._history.append((mono, self._base_ns + round(theta), self._kink_ns))
+            ahead = self._base_ns + known.phase_ns(raw) + round(theta)
+            self._history.append((mono, ahead, self._kink_ns))
 
     def ahead_ns(self, mono_ns: int) -> int:
         """Return mono - raw at `mono_ns`: interpolated between the known moments, beyond them by the rate."""
@@ -92,22 +94,20 @@ class MonoRaw:
             worst = kink
         return worst
 
-    def _follow(self, raw: int, ahead: int, var: float, dialled: float) -> None:
-        bank = self._bank
+    def _follow(self, raw: int, ahead: int, var: float, change: float) -> None:
+        bank, known = self._bank, self._steering
         now = (raw - self._raw0_ns) * 1e-9
         span = now - bank.time_s
         bank.advance(now)
-        rate = bank.drift_ppb
-        change = dialled - self._steering_ppb
+        rate = bank.drift_ppb + known.rate_ppb
         if change:
-            # Some time in the span it was dialled: half of it on average, +- span/sqrt(12).
-            bank.steer(change, span / 2.0)
-            bank.release_drift(0.0, (change * span) ** 2 / 12.0)
+            bank.release_drift(0.0, known.dial_between(self.raw_ns, raw, change))
         theta, predicted_var = bank.forecast(0.0)
         # A residual far out is a slew that adjtimex does not show (mono never steps): admit it at once.
-        residual = ahead - theta
+        hidden = ahead - self._base_ns - known.phase_ns(raw)
+        residual = hidden - theta
         if residual * residual > _GATE_SIGMAS**2 * (predicted_var + var):
             bank.release_drift((residual / span) ** 2, residual * residual)
-        bank.update(ahead, SampleNoise(0.0, var))
+        bank.update(hidden, SampleNoise(0.0, var))
         # A kink in the middle of the span is a quarter of change x span from the chord; half of that is sigma.
-        self._kink_ns = abs(bank.drift_ppb - rate) * span / 8.0
+        self._kink_ns = abs(bank.drift_ppb + known.rate_ppb - rate) * span / 8.0

@@ -88,8 +88,9 @@ class ClockReplay:
         return self._estimator.timescale
 
     def steer(self, change_ppb: float) -> None:
-        """Tell a known change of d(local - hardware)/dt that was dialled in since the last sample."""
-        self._estimator.steer(change_ppb)
+        """Tell a known change of d(local - hardware)/dt that was dialled in right after the last sample."""
+        estimator = self._estimator
+        estimator.track.steer(change_ppb, estimator.last_ns, estimator.last_ns)
 
     def feed(self, sample: Sample) -> list[SampleReport]:
         """Take one sample, local times increasing; return the reports that have become final."""
@@ -100,7 +101,7 @@ class ClockReplay:
             _Waiting(
                 sample.local_ns,
                 estimator.offset_at(sample.local_ns) if known else None,
-                estimator.track.bank.drift_ppb if known else None,
+                estimator.drift()[0] if known else None,
                 estimator.suspected_ns,
                 estimator.sample_noise_ns,
                 estimator.state(sample.local_ns),

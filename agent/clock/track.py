@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
+import numpy as np
+
 from agent.clock.forecast import MAX_OFFSET_NS, Forecast, Mixture
-from agent.clock.kalman import DriftBank, Estimate, NoiseScale, SampleNoise, robust_variance
+from agent.clock.kalman import DriftBank, NoiseScale, SampleNoise, robust_variance
+from agent.clock.steering import KnownSteering
 
 # The float part is folded into the base when it grows beyond this, so that it never loses a nanosecond.
 _FOLD_NS = 1e7
@@ -32,6 +35,7 @@ class TrackState:
     """A snapshot of a track."""
 
     base_ns: int
+    local_ns: int
     time_s: float
     bank: Any
     experts: Any
@@ -40,23 +44,25 @@ class TrackState:
 class Track:
     """Offset (local - hardware) and drift against an unsteered local clock, exact to the nanosecond.
 
-    Offsets come and go as integers; inside, the filters see floats relative to a base.
+    Offsets come and go as integers; inside, the filters see floats relative to a base, known steering taken out.
     """
 
-    __slots__ = ("_base_ns", "_jumped", "_time0_ns", "bank", "mixture", "noise")
+    __slots__ = ("_base_ns", "_jumped", "_local_ns", "_steering", "_time0_ns", "bank", "mixture", "noise")
 
     def __init__(self, mixture: Mixture | None = None) -> None:
         self.bank = DriftBank()
         self.mixture = Mixture() if mixture is None else mixture
         self.noise = NoiseScale()
+        self._steering = KnownSteering()
         self._base_ns = 0
         self._time0_ns = 0
+        self._local_ns = 0
         self._jumped = True
 
     def start(self, local_ns: int, offset_ns: int, var: float) -> None:
         """Begin anew with this sample."""
-        self._time0_ns = local_ns
-        self._base_ns = offset_ns
+        self._time0_ns = self._local_ns = local_ns
+        self._base_ns = offset_ns - self._steering.phase_ns(local_ns)
         self.noise = NoiseScale()
         self.noise.add(0.0, 0.0, var)
         self.bank.start(0.0, 0.0, var)
@@ -68,12 +74,9 @@ class Track:
         """Return local time as the bank's seconds."""
         return (local_ns - self._time0_ns) * 1e-9
 
-    def relative_ns(self, offset_ns: int) -> float:
-        """Return an offset as the bank's float."""
-        return float(offset_ns - self._base_ns)
-
     def advance(self, local_ns: int) -> None:
         """Predict up to `local_ns`."""
+        self._local_ns = max(self._local_ns, local_ns)
         self.bank.advance(self.seconds(local_ns))
         theta, _ = self.bank.forecast(0.0)
         if abs(theta) > _FOLD_NS:
@@ -87,7 +90,7 @@ class Track:
         """Return (measured - predicted offset in ns, its variance S) of a sample at the bank's time."""
         theta, _ = self.bank.forecast(0.0)
         spread_var = self.bank.innovation_var(self.noise.noise(nominal_var, extra_var))
-        return offset_ns - self._base_ns - round(theta), spread_var
+        return self._relative_ns(offset_ns) - round(theta), spread_var
 
     def accept(
         self, offset_ns: int, nominal_var: float, extra_var: float, above: float, below: float
@@ -97,7 +100,7 @@ class Track:
         `nominal_var` is scaled by the noise seen, `extra_var` is not; `above` and `below` are the robust
         limits of `robust_variance`.
         """
-        measured = self.relative_ns(offset_ns)
+        measured = float(self._relative_ns(offset_ns))
         noise = self.noise.noise(nominal_var, extra_var)
         theta, _ = self.bank.forecast(0.0)
         spread_var = self.bank.innovation_var(noise)
@@ -144,35 +147,44 @@ class Track:
         self._jumped = True
         self.noise.forget_neighbours()
 
-    def steer(self, drift_ppb: float) -> None:
-        """Add a known change of drift, dialled in at the bank's time."""
-        self.bank.steer(drift_ppb)
-        self.mixture.steer(self.bank.time_s, drift_ppb)
+    def steer(self, drift_ppb: float, start_ns: int, end_ns: int) -> None:
+        """Add a known change of drift, dialled in at some time between the two."""
+        self.bank.release_drift(0.0, self._steering.dial_between(start_ns, end_ns, drift_ppb))
 
-    def estimate(self) -> Estimate:
-        """Return the state at the bank's time, the offset relative to the base."""
-        return self.bank.estimate()
+    def drift(self) -> tuple[float, float]:
+        """Return (drift in ppb, its variance) at the bank's time."""
+        drift_ppb, var = self.bank.drift()
+        return drift_ppb + self._steering.rate_ppb, var
 
     def offset_at(self, local_ns: int) -> tuple[int, float]:
         """Return (offset in ns, sigma in ns) of the bank for `local_ns`, at or after its time."""
         horizon = max(self.seconds(local_ns) - self.bank.time_s, 0.0)
         theta, var = self.bank.forecast(horizon)
-        return _possible(self._base_ns + round(theta)), sqrt(var)
+        return _possible(self._base_ns + self._steering.phase_ns(local_ns) + round(theta)), sqrt(var)
 
     def forecast(self, local_ns: int) -> Forecast:
         """Return what is expected after `local_ns`, at or after the bank's time."""
-        return self.mixture.forecast(self.bank, self.seconds(local_ns), self._base_ns)
+        steering = self._steering
+        to_come_ns = np.rint(np.array(self.mixture.horizons_s) * steering.rate_ppb).astype(np.int64)
+        base_ns = self._base_ns + steering.phase_ns(local_ns) + to_come_ns
+        return self.mixture.forecast(self.bank, self.seconds(local_ns), base_ns)
 
     def save(self) -> TrackState:
         """Return what `restore` needs."""
-        return TrackState(self._base_ns, self.bank.time_s, self.bank.save(), self.mixture.save())
+        return TrackState(
+            self._base_ns, self._local_ns, self.bank.time_s, self.bank.save(), self.mixture.save()
+        )
 
     def restore(self, state: TrackState) -> None:
         """Return to a saved state."""
         self.bank.restore(state.bank)
         self.mixture.restore(state.experts, state.time_s, float(self._base_ns - state.base_ns))
-        self._base_ns = state.base_ns
+        self._base_ns, self._local_ns = state.base_ns, state.local_ns
         self.noise.forget_neighbours()
+
+    def _relative_ns(self, offset_ns: int) -> int:
+        """Return an offset at the bank's time as the filters see it: without steering, from the base."""
+        return offset_ns - self._steering.phase_ns(self._local_ns) - self._base_ns
 
 
 def _possible(offset_ns: int) -> int:

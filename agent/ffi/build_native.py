@@ -380,5 +380,5 @@ ffibuilder.set_source(
     depends=["agent/ffi/native.h", "agent/ffi/clockcore.h", "agent/ffi/build_native.py", "bpf/records.h"],
     include_dirs=["agent/ffi", "bpf"],
     libraries=["bpf", "m"],
-    extra_compile_args=["-O2", "-Wall"],
+    extra_compile_args=["-O3", "-Wall"],
 )

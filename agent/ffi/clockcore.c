@@ -281,46 +281,58 @@ static void moments(const struct sums *family, double first, struct agent_moment
 
 void agent_bank_forecast(const struct agent_bank *bank, double horizon_s, struct agent_moments *out)
 {
-	double *const *col = bank->column;
+	const double *restrict theta = bank->column[THETA], *restrict f = bank->column[DRIFT];
+	const double *restrict z = bank->column[THIRD], *restrict p00 = bank->column[P00];
+	const double *restrict p01 = bank->column[P01], *restrict p02 = bank->column[P02];
+	const double *restrict p11 = bank->column[P11], *restrict p12 = bank->column[P12];
+	const double *restrict p22 = bank->column[P22], *restrict white = bank->column[WHITE];
+	const double *restrict walk = bank->column[WALK], *restrict weight = bank->column[WEIGHT];
 	struct sums family[AGENT_FAMILIES] = {0};
 	struct third t = {0};
-	double h = horizon_s, first = col[THETA][0];
-	int i;
+	double h = horizon_s, first = theta[0];
+	int g, i = 0;
 
-	for (i = 0; i < bank->n_two; i++) {
-		double at = col[THETA][i] - first + col[DRIFT][i] * h;
-		double var = col[P00][i] + h * (2.0 * col[P01][i] +
-						h * (col[P11][i] + col[WALK][i] * h / 3.0) + col[WHITE][i]);
+	for (g = 0; g < AGENT_FAMILIES; g++) {
+		struct sums sums = {0};
 
-		add(&family[bank->members[i].family], col[WEIGHT][i], at, var > 0.0 ? var : 0.0);
-	}
-	for (; i < bank->n; i++) {
-		const struct agent_member *m = &bank->members[i];
-		double at, var, a;
+		for (; i < bank->first[g + 1] && i < bank->n_two; i++) {
+			double at = theta[i] - first + f[i] * h;
+			double var = p00[i] + h * (2.0 * p01[i] + h * (p11[i] + walk[i] * h / 3.0) + white[i]);
 
-		if (i == bank->n_two || m->family != m[-1].family || m->tau_s != m[-1].tau_s ||
-		    m->third_var != m[-1].third_var)
-			t = third_over(m, h);
-		a = t.to_theta;
-		at = col[THETA][i] - first + col[DRIFT][i] * h + a * col[THIRD][i];
-		var = col[P00][i] +
-		      h * (2.0 * col[P01][i] + h * (col[P11][i] + col[WALK][i] * h / 3.0) + col[WHITE][i]) +
-		      a * (2.0 * (col[P02][i] + h * col[P12][i]) + a * col[P22][i]) + t.q00;
-		add(&family[m->family], col[WEIGHT][i], at, var > 0.0 ? var : 0.0);
+			add(&sums, weight[i], at, var > 0.0 ? var : 0.0);
+		}
+		for (; i < bank->first[g + 1]; i++) {
+			const struct agent_member *m = &bank->members[i];
+			double at, var, a;
+
+			if (i == bank->n_two || m->family != m[-1].family || m->tau_s != m[-1].tau_s ||
+			    m->third_var != m[-1].third_var)
+				t = third_over(m, h);
+			a = t.to_theta;
+			at = theta[i] - first + f[i] * h + a * z[i];
+			var = p00[i] + h * (2.0 * p01[i] + h * (p11[i] + walk[i] * h / 3.0) + white[i]) +
+			      a * (2.0 * (p02[i] + h * p12[i]) + a * p22[i]) + t.q00;
+			add(&sums, weight[i], at, var > 0.0 ? var : 0.0);
+		}
+		family[g] = sums;
 	}
 	moments(family, first, out);
 }
 
 void agent_bank_drift(const struct agent_bank *bank, struct agent_moments *out)
 {
-	double *const *col = bank->column;
+	const double *f = bank->column[DRIFT], *p11 = bank->column[P11], *weight = bank->column[WEIGHT];
 	struct sums family[AGENT_FAMILIES] = {0};
-	double first = col[DRIFT][0];
-	int i;
+	int g, i = 0;
 
-	for (i = 0; i < bank->n; i++)
-		add(&family[bank->members[i].family], col[WEIGHT][i], col[DRIFT][i] - first, col[P11][i]);
-	moments(family, first, out);
+	for (g = 0; g < AGENT_FAMILIES; g++) {
+		struct sums sums = {0};
+
+		for (; i < bank->first[g + 1]; i++)
+			add(&sums, weight[i], f[i] - f[0], p11[i]);
+		family[g] = sums;
+	}
+	moments(family, f[0], out);
 }
 
 /* What a member takes a sample's noise for, extra_var aside: what its own noise put into the figure goes out. */
@@ -425,14 +437,12 @@ void agent_bank_limit_drift(struct agent_bank *bank, double var)
 			bank->column[P11][i] = var;
 }
 
-void agent_bank_shift(struct agent_bank *bank, double offset, double drift)
+void agent_bank_shift(struct agent_bank *bank, double offset)
 {
 	int i;
 
-	for (i = 0; i < bank->n; i++) {
+	for (i = 0; i < bank->n; i++)
 		bank->column[THETA][i] += offset;
-		bank->column[DRIFT][i] += drift;
-	}
 }
 
 void agent_bank_weights(const struct agent_bank *bank, double *out)
@@ -679,21 +689,6 @@ void agent_tracks_shift(struct agent_tracks *t, double offset)
 		t->offset[i] += offset;
 	for (i = 0; i < AGENT_LINE_SIZES; i++)
 		t->lines[i].intercept += offset;
-}
-
-void agent_tracks_steer(struct agent_tracks *t, double time_s, double drift)
-{
-	int i;
-
-	if (!t->n)
-		return;
-	for (i = 0; i < AGENT_POINTS; i++)
-		t->offset[i] -= drift * (time_s - t->time_s[i]);
-	for (i = 0; i < AGENT_LINE_SIZES; i++) {
-		t->lines[i].intercept -= drift * (time_s - t->time_s[t->newest]);
-		t->lines[i].slope += drift;
-	}
-	t->held_rate += drift;
 }
 
 void agent_tracks_forget(struct agent_tracks *t, int keep)
@@ -1073,23 +1068,6 @@ void agent_mixture_shift(struct agent_mixture *m, double offset)
 			p->mixed += offset;
 			for (e = 0; e < AGENT_VOICES; e++)
 				p->offset[e] += offset;
-		}
-}
-
-void agent_mixture_steer(struct agent_mixture *m, double time_s, double drift)
-{
-	int i, k, e;
-
-	for (i = 0; i < m->n_horizons; i++)
-		for (k = 0; k < m->horizons[i].n; k++) {
-			struct agent_pending *p =
-			    &m->horizons[i].pending[(m->horizons[i].first + k) % AGENT_PENDING];
-			double change = drift * (p->due_s - time_s);
-
-			p->drift += drift;
-			p->mixed += change;
-			for (e = 0; e < AGENT_VOICES; e++)
-				p->offset[e] += change;
 		}
 }
 

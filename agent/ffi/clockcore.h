@@ -74,8 +74,8 @@ void agent_bank_forget_offset(struct agent_bank *bank);
 /* Adds to the variances of offset and drift. */
 void agent_bank_admit(struct agent_bank *bank, double offset_var, double drift_var);
 void agent_bank_limit_drift(struct agent_bank *bank, double var);
-/* Moves all offsets / drifts. */
-void agent_bank_shift(struct agent_bank *bank, double offset, double drift);
+/* Moves all offsets: a change of the base. */
+void agent_bank_shift(struct agent_bank *bank, double offset);
 /* The weights, n of them, in the members' order. */
 void agent_bank_weights(const struct agent_bank *bank, double *out);
 /* A copy of the state, weights included. */
@@ -118,8 +118,6 @@ void agent_tracks_start(struct agent_tracks *tracks);
 void agent_tracks_add(struct agent_tracks *tracks, double time_s, double offset);
 /* Moves the known points: a step of the offset, a change of the base. */
 void agent_tracks_shift(struct agent_tracks *tracks, double offset);
-/* A known change of frequency at time_s: the points before it are turned onto the new line. */
-void agent_tracks_steer(struct agent_tracks *tracks, double time_s, double drift);
 /* Forgets all points but the newest `keep`, and the rates: the frequency is another. */
 void agent_tracks_forget(struct agent_tracks *tracks, int keep);
 /* Offset expected at each of n ascending times, NaN while an expert can't tell. */
@@ -187,8 +185,6 @@ void agent_mixture_score(struct agent_mixture *mixture, double time_s, double of
 			 double interval_s);
 /* Moves what is pending: a step, a change of the base. */
 void agent_mixture_shift(struct agent_mixture *mixture, double offset);
-/* A known change of frequency at time_s. */
-void agent_mixture_steer(struct agent_mixture *mixture, double time_s, double drift);
 /* Drops what was predicted at since_s or later. */
 void agent_mixture_drop(struct agent_mixture *mixture, double since_s);
 

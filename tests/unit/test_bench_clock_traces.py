@@ -102,7 +102,7 @@ def test_a_target_does_not_know_later_steering() -> None:
     free = draw(Recipe("r", OCXO, 10, 60, Reading(0.0, 1500.0, 0.0)), 9)
     ahead = steered.target_ns(5.0) - steered.offset_ns(steered.time_s)
     unsteered = free.target_ns(5.0) - free.offset_ns(free.time_s)
-    dialled = steered.steering.drift_ppb(steered.time_s) * 5.0
+    dialled = np.cumsum(steered.steering_per_sample()) * 5.0
     kept = np.isfinite(ahead)
     assert np.abs(ahead - unsteered - dialled)[kept].max() < 1e-3
 

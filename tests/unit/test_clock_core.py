@@ -146,7 +146,7 @@ def test_experts_and_mixture_equal_their_formulas(seed: int) -> None:
         both.take(s)
         if i % 10:
             continue
-        native = both.mixture.forecast(both.bank, s.time_s, 0)
+        native = both.mixture.forecast(both.bank, s.time_s, np.zeros(len(HORIZONS_S), dtype=np.int64))
         for h, told in enumerate(both.ref_mixture.forecast(both.ref_bank, both.ref_tracks, s.time_s)):
             # Offsets come out as whole nanoseconds.
             assert abs(int(native.offset_ns[h]) - told.offset) <= 0.5 + CLOSE * told.sigma

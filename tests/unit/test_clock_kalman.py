@@ -72,18 +72,6 @@ def test_a_forgotten_offset_keeps_the_drift() -> None:
     assert after.theta_var == pytest.approx(100.0, rel=1e-6)
 
 
-def test_known_steering_is_not_learnt() -> None:
-    """A dialled change moves the drift by itself and leaves its variance."""
-    bank = DriftBank()
-    bank.start(0.0, 0.0, 100.0)
-    before = bank.estimate()
-    bank.steer(250.0, 0.5)
-    after = bank.estimate()
-    assert after.drift_ppb - before.drift_ppb == pytest.approx(250.0)
-    assert after.theta_ns - before.theta_ns == pytest.approx(125.0)
-    assert after.drift_var == pytest.approx(before.drift_var)
-
-
 def test_noise_scale_finds_the_noise() -> None:
     """Samples ten times as noisy as said come out at a scale near 100, with drift and a jump between."""
     rng = np.random.default_rng(2)

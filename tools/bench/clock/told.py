@@ -104,7 +104,7 @@ def run_told(trace: Trace, horizons_s: tuple[float, ...]) -> tuple[Floats, Float
     told = ToldFilter(trace.oscillator)
     measured = trace.measured_ns()
     known = trace.steering.offset_ns(trace.time_s)
-    rate = trace.steering.drift_ppb(trace.time_s)
+    rate = np.cumsum(trace.steering_per_sample())
     events = sorted(trace.events, key=lambda event: event.time_s)
     predicted = np.empty((len(trace), len(horizons_s)))
     deviation = np.empty_like(predicted)

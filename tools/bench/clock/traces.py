@@ -148,11 +148,12 @@ class Trace:
     def target_ns(self, horizon_s: float) -> Floats:
         """What a prediction made at each sample, `horizon_s` ahead, is compared with (beyond `base_ns`).
 
-        Steering that is dialled in later is an input that nobody could know: the truth goes on with the steering of
-        the sample's time. NaN where the horizon ends after the trace, and where a jump lies within it.
+        Steering that is dialled in later is an input that nobody could know: the truth goes on with what was dialled
+        in before the sample was read; what a servo makes of that very sample is later. NaN where the horizon ends
+        after the trace, and where a jump lies within it.
         """
         then = self.time_s + horizon_s
-        steered = self.steering.drift_ppb(self.time_s)
+        steered = np.cumsum(self.steering_per_sample())
         later = self.steering.offset_ns(then) - self.steering.offset_ns(self.time_s) - steered * horizon_s
         target = self.offset_ns(then) - later
         jumps = self.jump_times_s
