@@ -60,7 +60,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help=f"how far to predict, in s (default {_HORIZONS})",
     )
     parser.add_argument(
-        "--experts", metavar="E,E,…", help="which experts take part (default: all; an unknown one lists them)"
+        "--experts",
+        metavar="E,E,…",
+        help="which experts take part (default: all but lstm; an unknown one lists them)",
     )
     parser.add_argument(
         "--base-delay-ns",
@@ -126,7 +128,7 @@ def _plot(name: str | None) -> Plot | None:
 
 
 def _forecasting(args: argparse.Namespace) -> Forecasting:
-    from agent.clock.forecast import EXPERTS, Mixture
+    from agent.clock.forecast import STANDARD_EXPERTS, Mixture
     from agent.replay.samples import Forecasting
 
     try:
@@ -140,7 +142,7 @@ def _forecasting(args: argparse.Namespace) -> Forecasting:
             f"--horizons {args.horizons}: outside 1 ns … {_MAX_HORIZON_S} s",
             f"give seconds, such as {_HORIZONS}",
         )
-    experts = EXPERTS if args.experts is None else tuple(args.experts.split(","))
+    experts = STANDARD_EXPERTS if args.experts is None else tuple(args.experts.split(","))
     try:
         Mixture(horizons, experts)
     except ValueError as error:
