@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
+import zlib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -34,6 +35,8 @@ _INNOVATION_SIGMAS = 6.0
 _LOG_LIMIT = 3.0
 _SMOOTHING_SAMPLES = 100.0
 _REMEDY = "install the agent again, or train it anew by `make train`"
+# What NumPy and zipfile raise for bytes that aren't, or aren't quite, what they wrote.
+_UNREADABLE = (ValueError, OSError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
 _SHAPES = {
     "cell": (4 * HIDDEN, len(INPUTS) + HIDDEN),
     "bias": (4 * HIDDEN,),
@@ -70,9 +73,14 @@ class Weights:
 def unpack(content: bytes, name: str) -> Weights:
     """Return the weights in a file's `content`. Raises UnsupportedError if it is damaged or of another version."""
     try:
+        # The checksums first: NumPy's parser of headers was not made for damaged ones.
+        with zipfile.ZipFile(io.BytesIO(content)) as archive_file:
+            broken = archive_file.testzip()
+        if broken is not None:
+            raise zipfile.BadZipFile(f"{broken} has another checksum than it tells")
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
-    except (ValueError, OSError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         raise _damaged(name, f"is no archive of weights ({error})") from error
     if str(arrays.get("version")) != str(VERSION):
         raise _damaged(name, f"is of version {arrays.get('version')}, not {VERSION}")

@@ -14,7 +14,7 @@ from tools.training.network import skill, train
 from tools.training.traces import TRAINING_SEEDS, VALIDATION_SEEDS, trace
 from tools.training.ways import WAYS, file_of
 
-EPOCHS = 150
+EPOCHS = 30
 SEED = 20_261_203
 
 

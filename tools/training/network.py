@@ -99,26 +99,33 @@ def train(
     return kept
 
 
-def skill(network: Weights, lessons: Sequence[Lesson]) -> Floats:
-    """1 - (mean square with correction) / (without) at each horizon, over what no jump disturbs; float64[H]."""
-    model = Network().double()
+def network_of(weights: Weights) -> Network:
+    """Return the network of some figures, in double precision."""
+    network: Network = Network().double()
+    inputs = len(INPUTS)
     with torch.no_grad():
-        inputs = len(INPUTS)
-        model.lstm.weight_ih_l0.copy_(torch.from_numpy(network.cell[:, :inputs]))
-        model.lstm.weight_hh_l0.copy_(torch.from_numpy(network.cell[:, inputs:]))
-        model.lstm.bias_ih_l0.copy_(torch.from_numpy(network.bias))
-        model.lstm.bias_hh_l0.zero_()
-        model.readout.weight.copy_(torch.from_numpy(network.readout[:, :-1]))
-        model.readout.bias.copy_(torch.from_numpy(network.readout[:, -1]))
-        with_it = without = np.zeros(0)
-        for lesson in lessons:
-            said = model(torch.from_numpy(lesson.inputs)[None], torch.from_numpy(lesson.parts)[None])[
+        network.lstm.weight_ih_l0.copy_(torch.from_numpy(weights.cell[:, :inputs]))
+        network.lstm.weight_hh_l0.copy_(torch.from_numpy(weights.cell[:, inputs:]))
+        network.lstm.bias_ih_l0.copy_(torch.from_numpy(weights.bias))
+        network.lstm.bias_hh_l0.zero_()
+        network.readout.weight.copy_(torch.from_numpy(weights.readout[:, :-1]))
+        network.readout.bias.copy_(torch.from_numpy(weights.readout[:, -1]))
+    return network
+
+
+def skill(weights: Weights, lessons: Sequence[Lesson]) -> Floats:
+    """1 - (mean square with correction) / (without) at each horizon, over what no jump disturbs; float64[H]."""
+    network = network_of(weights)
+    with_it, without = np.zeros((2, lessons[0].targets.shape[1]))
+    for lesson in lessons:
+        with torch.no_grad():
+            said = network(torch.from_numpy(lesson.inputs)[None], torch.from_numpy(lesson.parts)[None])[
                 0
             ].numpy()
-            target = np.where(lesson.disturbed, np.nan, lesson.targets)
-            one, other = np.nansum((target - said) ** 2, axis=0), np.nansum(target**2, axis=0)
-            with_it, without = (one, other) if not len(without) else (with_it + one, without + other)
-    return np.asarray(1.0 - with_it / without)
+        target = np.where(lesson.disturbed, np.nan, lesson.targets)
+        with_it += np.nansum((target - said) ** 2, axis=0)
+        without += np.nansum(target**2, axis=0)
+    return 1.0 - with_it / without
 
 
 def _windows(lessons: Sequence[Lesson], way: Way) -> _Windows:

@@ -8,8 +8,8 @@ from tools.bench.clock.oscillator import Oscillator
 from tools.bench.clock.recipe import Bursts, Reading, Recipe, draw
 from tools.bench.clock.traces import Event, EventKind, Trace
 
-TRAINING_SEEDS = range(7_000, 7_088)
-VALIDATION_SEEDS = range(8_000, 8_024)
+TRAINING_SEEDS = range(7_000, 7_056)
+VALIDATION_SEEDS = range(8_000, 8_020)
 SAMPLES = 5_000
 _RATES_HZ = (0.5, 1.0, 2.0, 5.0, 8.0, 12.0, 20.0)
 _LEAD_S = 65.0
