@@ -91,7 +91,9 @@ def test_the_cell_and_readout_equal_pytorch() -> None:
         said.append(network.predict((1e-6, 1e9)))
         parts.append(knot_parts(np.array([1.0, KNOT_STEPS[-1]])))
     with torch.no_grad():
-        expected = network_of(weights)(torch.tensor([seen]).double(), torch.tensor(np.array([parts])))[0]
+        expected = network_of(weights)(
+            torch.tensor([seen], dtype=torch.float64), torch.tensor(np.array([parts]))
+        )[0]
     np.testing.assert_allclose(said[1:], expected[1:], atol=1e-10)
 
 
