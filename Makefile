@@ -6,6 +6,7 @@
 #   make unload IF=eth1                     detach them again
 #   make bench-clock                        figures of the clock, on synthetic clocks and recordings
 #   make train [ARGS=--all-ways]            train the clock's LSTM anew: ten minutes, and PyTorch is fetched
+#   make ablation                           what it earns, and what each part of its training does, to docs/results/
 #   make bench | make lint | make format | make clean
 
 # BCC's Python package is visible to the system's interpreter only.
@@ -23,7 +24,7 @@ TRAIN_VENV  := build/train-venv
 CHRONYD     := build/chrony/usr/sbin/chronyd
 TESTBED     := $(patsubst tools/testbed/%.c,build/testbed/%,$(wildcard tools/testbed/*.c))
 
-.PHONY: all demo test bpf unload bench bench-clock train lint format clean deps
+.PHONY: all demo test bpf unload bench bench-clock train ablation lint format clean deps
 all: $(VENV)/.installed $(BPF_OBJECTS)
 
 build/.deps: tools/install-deps.sh
@@ -78,6 +79,9 @@ $(TRAIN_VENV)/.installed: $(VENV)/.installed
 
 train: $(TRAIN_VENV)/.installed
 	nice -n 19 $(TRAIN_VENV)/bin/python -m tools.training $(ARGS)
+
+ablation: all
+	nice -n 19 $(BIN)/python -m tools.training.ablation --save $(ARGS)
 
 lint: all
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

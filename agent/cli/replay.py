@@ -25,8 +25,8 @@ FILE is one of
   pcap(ng)    nanosecond captures whose frames carry a switch's time stamp: Arista 7130 (Metamako) and Cisco Nexus 3550
               (Exablaze) trailers, Arista 7280 (0xD28B) headers
 
-exit codes: 0 replayed to the end; 2 the file or an option can't be used (the line or packet is named); 5 the file
-breaks off or is damaged: what came before is replayed and summed up
+exit codes: 0 replayed to the end; 2 the file or an option can't be used (the line or packet is named); 3 the weights
+of lstm are damaged; 5 the file breaks off or is damaged: what came before is replayed and summed up
 
 examples:
   agent replay phc.csv                          errors of each expert at each horizon, tags, stability
