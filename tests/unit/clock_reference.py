@@ -322,7 +322,7 @@ class ReferenceTracks:
 # ---- the mixture -----------------------------------------------------------------------------------------------
 
 VOICES = ("hold", "line", *FAMILIES, "autoregression", "recurrent")
-PRIOR = np.array([0.04, 0.04, 0.21, 0.21, 0.21, 0.21, 0.04, 0.04])
+PRIOR = np.array([0.04, 0.04, 0.21, 0.21, 0.21, 0.21, 0.04, 0.01])
 EXPERT_OF = ("hold", "alr", "kalman2", "kalman2", "kalman3", "kalman3", "rls", "lstm")
 IS_BANK = np.array([False, False, True, True, True, True, False, False])
 NORMAL_P99 = 2.5758293035489004
