@@ -59,11 +59,11 @@ test: all $(TESTBED) $(CHRONYD)
 
 bpf: all
 	$(BIN)/agent bpf verify
-	$(if $(IF),$(BIN)/agent bpf attach -i $(IF))
+	$(if $(IF),$(BIN)/agent bpf attach -i $(IF) $(if $(NETNS),--netns $(NETNS)))
 
 unload: all
 	$(if $(IF),,$(error name the interface: make unload IF=eth1))
-	$(BIN)/agent bpf detach -i $(IF)
+	$(BIN)/agent bpf detach -i $(IF) $(if $(NETNS),--netns $(NETNS))
 
 bench: all $(TESTBED)
 	$(BIN)/python -m tools.bench $(ARGS)

@@ -17,6 +17,7 @@ from agent.errors import UsageError
 from agent.host.consumers import ConsumerThread, consumer_threads, find_pids
 from agent.host.cpus import CpuTopology
 from agent.host.masks import CpuMask
+from agent.host.napi import read_thread
 from agent.host.paths import HostPaths
 
 _THREADS_NS = 2_000_000_000
@@ -39,11 +40,15 @@ class Consumers:
         self._told = False
         self.threads: tuple[ConsumerThread, ...] = ()
         self._notes: list[str] = []
-        for word in wanted:
-            if word.isdigit() and not find_pids(paths, [word])[word]:
+        self._started: dict[str, int] = {}
+        """Process id as given → when it started: the number may be another process's later."""
+        for word in filter(str.isdigit, wanted):
+            thread = read_thread(paths.proc / word)
+            if thread is None:
                 raise UsageError(
                     f"--consumer {word}: there is no such process", "name one that runs, or a program"
                 )
+            self._started[word] = thread[0]
 
     def follow(self, now_ns: int) -> dict[int, CpuMask]:
         """Thread id → CPUs that it may run on, as of two seconds ago at the most."""
@@ -64,6 +69,10 @@ class Consumers:
 
     def _look(self) -> None:
         found = find_pids(self._paths, self._wanted)
+        for word, start_ticks in self._started.items():
+            thread = read_thread(self._paths.proc / word)
+            if thread is None or thread[0] != start_ticks:
+                found[word] = ()
         pids = tuple(sorted({pid for group in found.values() for pid in group}))
         if pids != self._pids or not self._told:
             self._told = True

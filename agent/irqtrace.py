@@ -36,43 +36,48 @@ class IrqTrace:
     def __init__(
         self, cpu_count: int, irqs: Iterable[int], loader: Literal["auto", "libbpf", "bcc"] = "auto"
     ) -> None:
-        """Load and attach. `cpu_count` is one more than the highest possible CPU id; `irqs` are told one by one.
-
-        Raises `UnsupportedError` and `LoadError`, with nothing left attached.
-        """
+        """`cpu_count` is one more than the highest possible CPU id; `irqs` are told one by one."""
         self._irqs = [number for number in sorted(irqs) if number < _LINES_MAX]
-        source = ProgramSet(
+        self._source = ProgramSet(
             "irq", map_entries={"irq_cpus": cpu_count, "irq_lines": 1 + max(self._irqs, default=0)}
         )
+        self._loader: Literal["auto", "libbpf", "bcc"] = loader
         self._stack = ExitStack()
-        try:
-            loaded = self._stack.enter_context(load(loader, source))
-            for name, fd in loaded.programs.items():
-                self._stack.enter_context(attach_tracepoint(fd, name))
-            self._cpus: npt.NDArray[Any] = loaded.map("irq_cpus").mmap()
-            self._lines: npt.NDArray[Any] = loaded.map("irq_lines").mmap()
-        except BaseException:
-            self._stack.close()
-            raise
+        self._maps: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None = None
         self._before: Snapshot | None = None
 
-    def sample(self, mono_ns: int) -> IrqActivity:
-        """What happened since the previous call; nothing in the first."""
-        now = Snapshot(mono_ns, self._cpus.copy(), self._lines[self._irqs])
+    def start(self) -> None:
+        """Load and attach. Raises `UnsupportedError` and `LoadError`, with nothing left attached."""
+        with ExitStack() as stack:
+            loaded = stack.enter_context(load(self._loader, self._source))
+            for name, fd in loaded.programs.items():
+                stack.enter_context(attach_tracepoint(fd, name))
+            self._maps = loaded.map("irq_cpus").mmap(), loaded.map("irq_lines").mmap()
+            self._before = None
+            self._stack = stack.pop_all()
+
+    def stop(self) -> None:
+        """Detach and free; a second call does nothing. What is going on now is forgotten: `start` begins anew."""
+        self._maps = None
+        self._stack.close()
+
+    def sample(self, mono_ns: int) -> IrqActivity | None:
+        """What happened since the previous call; nothing in the first. None while it is stopped."""
+        if self._maps is None:
+            return None
+        cpus, lines = self._maps
+        now = Snapshot(mono_ns, cpus.copy(), lines[self._irqs])
         before, self._before = self._before, now
         if before is None or mono_ns <= before.mono_ns:
             return IrqActivity(0.0)
         return difference(before, now, self._irqs)
 
-    def close(self) -> None:
-        """Detach and free; a second call does nothing."""
-        self._stack.close()
-
     def __enter__(self) -> Self:
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self.stop()
 
 
 def difference(before: Snapshot, now: Snapshot, irqs: Iterable[int]) -> IrqActivity:

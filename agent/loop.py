@@ -38,8 +38,8 @@ from agent.ffi.clocks import adjtimex_state, clock_pairs
 from agent.ffi.mempolicy import bind_memory, migrate_own_memory
 from agent.ffi.phc import Phc
 from agent.ffi.records import WINDOW_DTYPE, WindowArray
+from agent.fixes import IdleLimit, binds_memory
 from agent.hooks import read_facts
-from agent.host.activity import IrqActivity
 from agent.host.load import Drops, LoadSampler
 from agent.host.masks import CpuMask
 from agent.host.model import Host, Interface, read_host
@@ -133,7 +133,6 @@ class Loop:
         self._overruns = self._health_overruns = self._longest_tick_ns = 0
         self._lost = self._softnet_dropped = 0
         self._drops = Drops()
-        self._activity = IrqActivity(0.0)
         self._control_mono_ns = self._health_mono_ns = time.monotonic_ns()
         self._health_cpu_ns = time.process_time_ns()
 
@@ -173,7 +172,12 @@ class Loop:
             self._refclock = self._feed(options.refclock, self._watches[0])
             stack.callback(self._refclock.close)
         self._bind_memory(host)
-        self._irq_trace = self._trace_irqs(host, stack)
+        self._idle_limit = IdleLimit(options.state_dir)
+        stack.callback(self._idle_limit.close)
+        loader = options.loader
+        self._irq_trace = IrqTrace(host.topology.width, host.irqs, loader)  # type: ignore[arg-type]
+        stack.callback(self._irq_trace.stop)
+        self._trace_irqs()
         self._consumers = Consumers(paths, options.consumers)
         self._pins = None
         if options.pin_consumer and not options.observe:
@@ -182,13 +186,13 @@ class Loop:
         self._load = LoadSampler(paths, host.topology, [leaf.name for leaf in leaves])
 
     def _bind_memory(self, host: Host) -> None:
-        """With `--membind`, memory comes from the first interface's node; what there is already moves there."""
-        if not self._options.membind:
+        """By `--membind` or `agent doctor --fix` memory comes from the first interface's node, what there is too."""
+        if not self._options.membind and not binds_memory(self._options.state_dir):
             return
         node, nodes = host.leaves()[0].numa_node, host.topology.nodes
         if node is None or nodes < 2:
             why = "this host has one NUMA node" if nodes < 2 else "the interface's NUMA node is not known"
-            self._notes.append(f"--membind changes nothing: {why}")
+            self._notes.append(f"memory is not bound to a NUMA node: {why}")
             return
         bind_memory(node)
         known = {cpu.node for cpu in host.topology.cpus.values() if cpu.node is not None}
@@ -197,14 +201,12 @@ class Loop:
             f"memory bound to NUMA node {node}" + (f", {stayed} pages stayed" if stayed else "")
         )
 
-    def _trace_irqs(self, host: Host, stack: ExitStack) -> IrqTrace | None:
-        """The tracepoints that tell why a queue is slow; the run goes on without them where the kernel refuses."""
+    def _trace_irqs(self) -> None:
+        """Start the tracepoints that tell why a queue is slow; where the kernel refuses, the run goes on without."""
         try:
-            loader = self._options.loader
-            return stack.enter_context(IrqTrace(host.topology.width, host.irqs, loader))  # type: ignore[arg-type]
+            self._irq_trace.start()
         except AgentError as error:
             self._notes.append(f"interrupts and softirqs are not traced: {error.what}")
-            return None
 
     def _watch(self, interface: Interface, host: Host, stack: ExitStack) -> Watch:
         options, journal = self._options, self._journals[interface.name]
@@ -385,9 +387,9 @@ class Loop:
         """Delays and load → plan → change → effect; every event told."""
         self._notice_gone()
         load = self._load.sample(mono_ns)
-        if self._irq_trace is not None:
-            self._activity = self._irq_trace.sample(mono_ns)
-            self._output.put(self._encoder.irq(mono_ns, self._activity))
+        activity = self._irq_trace.sample(mono_ns)
+        if activity is not None:
+            self._output.put(self._encoder.irq(mono_ns, activity))
         span_ns, self._control_mono_ns = mono_ns - self._control_mono_ns, mono_ns
         seen = {}
         for watch in self._watches:
@@ -401,7 +403,7 @@ class Loop:
         )
         consumers = self._consumers.follow(mono_ns)
         self._notes += self._consumers.take_notes()
-        self._tell(self._controller.tick(Observation(load, seen, consumers), mono_ns))
+        self._tell(self._controller.tick(Observation(load, seen, consumers, activity), mono_ns))
         if self._pins is not None and self._degrade.level.name not in ("frozen", "safe"):
             serving = CpuMask.of(cpu for watch in self._watches for cpu in watch.cpus)
             self._notes += self._pins.follow(self._consumers.threads, serving, mono_ns)
@@ -450,6 +452,8 @@ class Loop:
         for watch in self._watches:
             if not watch.gone:
                 self._notes += [f"CPU {cpu} came online" for cpu in watch.capture.follow_cpus(online)]
+        if not self._options.observe and (note := self._idle_limit.follow()):
+            self._notes.append(note)
         span_ns = mono_ns - self._health_mono_ns
         self._follow_level(
             Health(
@@ -515,13 +519,21 @@ class Loop:
         return 100.0 * (time.process_time_ns() - self._health_cpu_ns) / span_ns
 
     def _follow_level(self, health: Health, mono_ns: int) -> None:
-        """Apply what the degrade ladder decides: sample in the kernel, freeze the model, restore and only count."""
+        """Apply what the degrade ladder decides: sample in the kernel, freeze the model, restore and only count.
+
+        From freezing on interrupts are not traced either: that costs every CPU.
+        """
         before = self._degrade.level
         level = self._degrade.update(health, mono_ns)
         if level == before:
             return
         self._notes.append(f"level {level.name}: {level.reason or 'the host keeps up again'}")
         self._tell(self._controller.set_level(level.name, mono_ns))
+        held_back = ("frozen", "safe")
+        if level.name in held_back and before.name not in held_back:
+            self._irq_trace.stop()
+        elif before.name in held_back and level.name not in held_back:
+            self._trace_irqs()
         for watch in self._watches:
             if not watch.gone:
                 watch.capture.set_sampling(level.sample_shift, frozen=level.name == "safe")
@@ -531,7 +543,7 @@ class Loop:
     def _close(self, reason: str) -> int:
         """Restore, detach, drain the rest, say goodbye; returns the exit code."""
         mono_ns = time.monotonic_ns()
-        self.reports = self._controller.explain(mono_ns, self._activity)
+        self.reports = self._controller.explain(mono_ns)
         restored = self._controller.close()
         for watch in self._watches:
             self._put_all(self._encoder.windows(mono_ns, watch.interface.name, watch.capture.detach()))

@@ -21,7 +21,7 @@ LOADERS = ("auto", "libbpf", "bcc")
 WINDOW_MIN_NS = 100_000
 WINDOW_MAX_NS = 1_000_000_000
 
-_DURATION = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*(ns|us|µs|ms|s|m|h)?")
+_DURATION = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*(ns|us|µs|ms|s|m|h)")
 _BASE_DELAY_MAX_NS = 1_000_000_000
 # The most that one ioctl a tick can do: 25 reads, five times a second.
 _PHC_READS_MAX = 125
@@ -84,7 +84,7 @@ def add_run_arguments(parser: argparse.ArgumentParser, seconds: str = "run until
         type=_names,
         action="extend",
         metavar="NAME[,NAME]",
-        help="actuators to allow beyond the default (irq, rps, xps, napi)",
+        help="actuators to allow beyond the default (irq, rps, xps, napi): coalesce",
     )
     act.add_argument(
         "--deny", type=_names, action="extend", metavar="NAME[,NAME]", help="actuators never to use"
@@ -168,7 +168,7 @@ def add_capture_arguments(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument(
         "--base-delay-ns",
-        type=_base_delay_ns,
+        type=whole_base_delay_ns,
         metavar="NS",
         help="known wire-to-hook delay of an idle packet; without a PHC only the delay above it is known",
     )
@@ -219,11 +219,11 @@ def require_root(command: str) -> None:
 
 
 def parse_duration_ns(text: str) -> int:
-    """A duration such as `1ms`, `250us`, `1.5s` in integer ns; a bare number is ms. Raises `ValueError`."""
+    """A duration such as `1ms`, `250us`, `1.5s` in integer ns. Raises `ValueError`."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is no duration; write 500us, 1ms, 1s")
-    return round(float(match[1]) * _UNIT_NS[match[2] or "ms"])
+    return round(float(match[1]) * _UNIT_NS[match[2]])
 
 
 def _check(options: RunOptions) -> None:
@@ -315,9 +315,9 @@ def _entry(path: Path, key: str, value: object) -> tuple[str, object]:
         if name in ("observe", "allow_reset", "pin_consumer", "membind"):
             return name, _typed(value, bool)
         if name == "seconds":
-            return name, value if isinstance(value, float) else float(_typed(value, int))
+            return name, value if isinstance(value, float) else float(_typed(value, int, "a number"))
         if name == "base_delay_ns":
-            return name, _base_delay_ns(str(_typed(value, int)))
+            return name, whole_base_delay_ns(str(_typed(value, int)))
         if name == "phc_reads_per_s":
             return name, _phc_reads_per_s(str(_typed(value, int)))
         if name == "refclock":
@@ -333,10 +333,13 @@ def _entry(path: Path, key: str, value: object) -> tuple[str, object]:
     )
 
 
-def _typed(value: object, kind: type[_T]) -> _T:
+_CALLED: dict[type, str] = {bool: "true or false", int: "a whole number", str: "a text in quotes"}
+
+
+def _typed(value: object, kind: type[_T], called: str = "") -> _T:
     # bool is an int to Python, but `seconds = true` is a mistake.
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"must be of type {kind.__name__}")
+        raise ValueError(f"must be {called or _CALLED[kind]}")
     return value
 
 
@@ -365,7 +368,8 @@ def _whole_number(text: str) -> int:
     return int(text)
 
 
-def _base_delay_ns(text: str) -> int:
+def whole_base_delay_ns(text: str) -> int:
+    """Read the least delay of a path as argparse wants it: whole nanoseconds, up to a second."""
     number = _whole_number(text)
     if not 0 <= number <= _BASE_DELAY_MAX_NS:
         raise argparse.ArgumentTypeError(f"must be from 0 to {_BASE_DELAY_MAX_NS} (1 s)")

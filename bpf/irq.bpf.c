@@ -133,16 +133,20 @@ SEC("raw_tp")
 int softirq_entry(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct irq_state *cpu = irq_cpu_at(bpf_get_smp_processor_id());
-	__u64 now_ns;
+	__u64 now_ns, raised_ns;
 	__u32 bucket;
 
 	if (!cpu)
 		return 0;
+	/* Before the clock is read: an interrupt may raise it anew in between. */
+	raised_ns = LOAD_ONCE(cpu->raised_ns);
+	compiler_barrier();
 	now_ns = bpf_ktime_get_ns();
 	cpu->softirq_began_ns = now_ns;
-	cpu->irq_before_ns = cpu->told.irq_ns;
-	if (ctx->args[0] == SOFTIRQ_NET_RX && cpu->raised_ns) {
-		bucket = hist_bucket(now_ns - cpu->raised_ns);
+	compiler_barrier();
+	cpu->irq_before_ns = LOAD_ONCE(cpu->told.irq_ns);
+	if (ctx->args[0] == SOFTIRQ_NET_RX && raised_ns) {
+		bucket = hist_bucket(now_ns - raised_ns);
 		opaque(bucket);
 		if (bucket < HIST_BUCKETS)
 			cpu->told.rx_wait.bucket[bucket]++;
@@ -156,12 +160,15 @@ SEC("raw_tp")
 int softirq_exit(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct irq_state *cpu = irq_cpu_at(bpf_get_smp_processor_id());
-	__u64 vector = ctx->args[0];
+	__u64 vector = ctx->args[0], in_irqs_ns;
 
 	if (!cpu || !cpu->softirq_began_ns || vector >= SOFTIRQS)
 		return 0;
-	cpu->told.softirq_ns[vector] +=
-	    bpf_ktime_get_ns() - cpu->softirq_began_ns - (cpu->told.irq_ns - cpu->irq_before_ns);
+	/* Before the clock is read: an interrupt in between may count as the softirq's time, but none is taken off that
+	 * isn't in it, which could make the sum fall. */
+	in_irqs_ns = LOAD_ONCE(cpu->told.irq_ns) - cpu->irq_before_ns;
+	compiler_barrier();
+	cpu->told.softirq_ns[vector] += bpf_ktime_get_ns() - cpu->softirq_began_ns - in_irqs_ns;
 	cpu->told.softirqs[vector]++;
 	cpu->softirq_began_ns = 0;
 	return 0;

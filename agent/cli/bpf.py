@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import sys
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
-from agent.cli._begin import begin
+from agent.cli._begin import begin, interface_index
 from agent.errors import UsageError
 from agent.options import add_capture_arguments, require_root
 
@@ -25,7 +25,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="verify, attach or detach the BPF programs by hand",
         description="Load every BPF program through this kernel's verifier; attach the capture programs to an "
         "interface without the controller (they stay attached, pinned below /sys/fs/bpf/agent); detach them again. "
-        "`agent run` takes over from programs that were attached this way.",
+        "`agent run` takes over from programs that were attached this way: when it ends, they are gone.",
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     verify = actions.add_parser("verify", help="load every program and print its verified instruction count")
@@ -69,7 +69,7 @@ def _verify(args: argparse.Namespace) -> int:
         source = ProgramSet(
             name,
             device_bound=("xdp_capture_meta",) if bound else (),
-            ifindex=_ifindex_of(args.ifname) if bound else 0,
+            ifindex=interface_index(args.ifname) if bound else 0,
         )
         with load("libbpf", source) as loaded:
             for program, fd in loaded.programs.items():
@@ -99,6 +99,7 @@ def _attach(args: argparse.Namespace) -> int:
     from agent.pins import BPFFS
 
     # Before a namespace is entered: mounted in there, it would end with this process and take the pins along.
+    _require_lasting_mounts()
     ensure_bpffs(BPFFS)
     options = begin(args, "bpf attach")
     from agent import tc
@@ -132,6 +133,16 @@ def _attach(args: argparse.Namespace) -> int:
     return 0
 
 
+def _require_lasting_mounts() -> None:
+    """Raise `UsageError` where what is pinned would end with this command, as under `ip netns exec`."""
+    own, first = (Path(f"/proc/{pid}/ns/mnt").stat().st_ino for pid in ("self", 1))
+    if own != first:
+        raise UsageError(
+            "this command has mounts of its own (`ip netns exec` does that): what it attached would end with it",
+            "run it outside, and name the namespace with --netns NAME (`make bpf IF=… NETNS=…`)",
+        )
+
+
 def _detach(args: argparse.Namespace) -> int:
     require_root("bpf detach")
     if args.netns is not None:
@@ -140,7 +151,7 @@ def _detach(args: argparse.Namespace) -> int:
         enter_netns(args.netns)
     from agent.pins import unpin
 
-    ifindex = _ifindex_of(args.ifname)
+    ifindex = interface_index(args.ifname)
     names = unpin(ifindex)
     print(
         f"{args.ifname}: detached {', '.join(names)}"
@@ -148,11 +159,3 @@ def _detach(args: argparse.Namespace) -> int:
         else f"{args.ifname}: nothing of ours was attached"
     )
     return 0
-
-
-def _ifindex_of(ifname: str) -> int:
-    """The index of an interface. Raises `UsageError` where there is none."""
-    try:
-        return socket.if_nametoindex(ifname)
-    except OSError as error:
-        raise UsageError(f"no such interface {ifname!r}", "`ip link` lists them") from error

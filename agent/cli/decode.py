@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from agent.errors import AgentError, UsageError
+from agent.errors import UsageError
 
 if TYPE_CHECKING:
     from agent.telemetry.decode import Decoder
@@ -86,6 +86,9 @@ def _print_frames(decoder: Decoder, portions: Iterator[bytes], as_json: bool, de
         for frame in decoder.feed(portion):
             if frame["t"] == "windows" and detail == "none":
                 continue
+            # What `agent replay` needs; nobody reads it.
+            if frame["t"] == "inputs" and not as_json:
+                continue
             records = decoder.records(frame) if frame["t"] == "windows" else None
             if as_json:
                 for line in to_lines(frame, records, detail):  # type: ignore[arg-type]
@@ -122,7 +125,9 @@ def _portions(fd: int, decoder: Decoder, *, follow: bool, patient: bool) -> Iter
             try:
                 portion = os.read(fd, _READ_BYTES)
             except OSError as error:
-                raise AgentError(f"cannot read the stream: {error.strerror}") from error
+                raise UsageError(
+                    f"cannot read the stream on: {error.strerror}", "check the disk, or copy what can be read"
+                ) from error
             if portion:
                 yield portion
             elif not follow or decoder.complete:

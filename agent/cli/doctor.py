@@ -1,4 +1,4 @@
-"""`agent doctor`: what this host can and cannot do, each with cause and remedy. Changes nothing."""
+"""`agent doctor`: what this host can and cannot do, each with cause and remedy. Changes nothing, but with `--fix`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.errors import UnsupportedError, UsageError
+from agent.errors import PartialError, UnsupportedError, UsageError
 from agent.host.consumers import find_pids
 from agent.host.paths import HostPaths
 from agent.host.rtnl import require_answers
@@ -22,6 +22,7 @@ from agent.telemetry.figures import printable
 
 if TYPE_CHECKING:
     from agent.doctor import Check
+    from agent.fixes import Fixed
 
 _COLOURS = {"ok": "32", "info": "36", "warn": "33", "fail": "1;31"}
 _MAX_WIDTH = 120
@@ -30,7 +31,7 @@ _INDENT = 2 + 4 + 2 + _LABEL_WIDTH
 
 _EPILOG = """\
 ok: as it should be. info: good to know. warn: works with less, or worse. fail: `agent run` cannot work here.
-exit codes: 0 `agent run` can work on this host, 2 no such interface, 3 it cannot
+exit codes: 0 `agent run` can work on this host, 2 no such interface, 3 it cannot, 5 something was not fixed
 """
 
 
@@ -40,7 +41,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "doctor",
         help="check what this host can and cannot do, each with cause and remedy",
         description="Check privileges, kernel, loaders, clocks and CPUs, and one interface if it is named. "
-        "Nothing is changed.",
+        "Nothing is changed without --fix.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -53,6 +54,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default=[],
         metavar="PID|NAME",
         help="a program that the packets are for: check its CPUs and memory too; repeat for several",
+    )
+    parser.add_argument(
+        "--fix",
+        action="store_true",
+        help="change what is safe, until `agent restore`: slow frequency governors now; an idle limit "
+        "(/dev/cpu_dma_latency) and memory on the NIC's NUMA node in every `agent run`",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument(
@@ -78,15 +85,45 @@ def run(args: argparse.Namespace) -> int:
         enter_netns(args.netns)
     require_answers()
     consumers = _pids(args.consumers)
+    fixed = _fix(args.state_dir) if args.fix else []
     checks = run_checks(Context(ifname=args.ifname, state_dir=args.state_dir, consumers=consumers))
     verdict = worst(checks)
     if args.json:
-        print(json.dumps({"verdict": verdict, "checks": [asdict(check) for check in checks]}))
+        answer = {"verdict": verdict, "checks": [asdict(check) for check in checks]}
+        if args.fix:
+            answer["fixed"] = [asdict(item) for item in fixed]
+        print(json.dumps(answer))
     else:
+        if args.fix:
+            print("\n".join([*told(fixed), ""]))
         width = min(shutil.get_terminal_size((_MAX_WIDTH, 24)).columns, _MAX_WIDTH)
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
         print("\n".join(report(checks, max(width, 60), colour=colour)))
-    return UnsupportedError.exit_code if verdict == "fail" else 0
+    if verdict == "fail":
+        return UnsupportedError.exit_code
+    return PartialError.exit_code if any(item.problem for item in fixed) else 0
+
+
+def told(fixed: Iterable[Fixed]) -> Iterator[str]:
+    """What `--fix` has changed, a line each."""
+    yield "fixed"
+    lines = [
+        f"  {item.target}: {item.before or 'none'} → {item.after or 'none'}"
+        + (f"  failed: {item.problem}" if item.problem else "")
+        for item in fixed
+    ]
+    yield from map(printable, lines or ["  nothing: all that is safe to change is as it should be"])
+    if lines:
+        yield "  `agent restore` undoes it"
+
+
+def _fix(state_dir: Path) -> list[Fixed]:
+    """Apply the safe ones. Raises `UnsupportedError` without root, and what `apply_fixes` raises."""
+    from agent.fixes import apply_fixes
+
+    if os.geteuid() != 0:
+        raise UnsupportedError("--fix changes settings of the host, which takes root", "run it by sudo")
+    return apply_fixes(HostPaths(), state_dir)
 
 
 def _pids(wanted: list[str]) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from agent.errors import PartialError, UsageError
+from agent.options import whole_base_delay_ns
 
 if TYPE_CHECKING:
     from agent.replay.plot import Plot
@@ -66,7 +67,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument(
         "--base-delay-ns",
-        type=int,
+        type=whole_base_delay_ns,
         metavar="N",
         help="captures: the least delay of the packets' path, if it is known (telemetry has it recorded)",
     )
@@ -111,7 +112,10 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(summary_line({"file": args.file, **replay.facts()}, clocks))
     else:
-        print("\n\n".join("\n".join(table(clock)) for clock in clocks))
+        print(
+            "\n\n".join("\n".join(table(clock)) for clock in clocks)
+            or "no clock: no packet of it carried a stamp"
+        )
     if plot is not None:
         plot.draw(args.file)
     if broken is not None:
@@ -141,6 +145,11 @@ def _forecasting(args: argparse.Namespace) -> Forecasting:
         raise UsageError(
             f"--horizons {args.horizons}: outside 1 ns … {_MAX_HORIZON_S} s",
             f"give seconds, such as {_HORIZONS}",
+        )
+    if len({f"{h:g}" for h in horizons}) < len(horizons):
+        raise UsageError(
+            f"--horizons {args.horizons}: some are alike in six digits, by which they are named",
+            "give each once, ascending",
         )
     experts = STANDARD_EXPERTS if args.experts is None else tuple(args.experts.split(","))
     try:

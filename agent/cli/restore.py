@@ -13,9 +13,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "restore",
         help="put back what a killed run left changed",
-        description="Put every setting that a killed or crashed `agent run` left changed back to its value from "
-        "before, byte for byte, from its journal. A value that somebody else changed since is reported and left, "
-        "unless forced. Journals of an earlier boot are discarded: those settings ended with that boot.",
+        description="Put every setting that a killed or crashed `agent run` left changed, or `agent doctor --fix` "
+        "changed, back to its value from before, byte for byte, from its journal. A value that somebody else changed "
+        "since is reported and left, unless forced. Journals of an earlier boot are discarded: those settings ended "
+        "with that boot.",
         epilog="exit codes: 0 everything is back (also when there was nothing to do), 4 an agent still runs, "
         "5 something was left as it is",
     )
@@ -44,6 +45,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Restore, report each setting; raises `ConflictError` or `PartialError` when something is left."""
     # These register their kinds of settings with the journal.
+    import agent.control.coalesce
+    import agent.fixes
     import agent.stamping
     import agent.tc  # noqa: F401
     from agent.control.journal import require_complete, restore
@@ -66,9 +69,12 @@ def run(args: argparse.Namespace) -> int:
         json.dump({"restored": items}, sys.stdout)
         print()
     elif not results:
-        print(f"nothing to restore: no journal in {args.state_dir}")
+        of = f" of {args.ifname}" if args.ifname else ""
+        print(f"nothing to restore: no journal{of} in {args.state_dir}")
     else:
         for item in results:
+            if item.outcome == "owner_running":  # the error below tells it
+                continue
             value = f" = {item.wanted.decode(errors='replace').strip()}" if item.outcome == "restored" else ""
             reason = f"  ({item.reason})" if item.reason else ""
             # A damaged journal may hold anything, control sequences too.

@@ -18,6 +18,8 @@ from agent.ffi import _native
 
 _ffi, _lib = _native.ffi, _native.lib
 
+IntArray = npt.NDArray[np.int64]
+
 HORIZONS_S = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0)
 EXPERTS = ("hold", "alr", "kalman2", "kalman3", "rls", "lstm")
 """hold: the last offset, moved on at the mean rate of up to 4096 s. alr: a line over 4 to 64 points, as many as predict
@@ -25,6 +27,9 @@ best (linuxptp's linreg servo). kalman2, kalman3: the bank's members with two an
 autoregression of the increments. lstm: a recurrent correction of the bank's forecast."""
 STANDARD_EXPERTS = tuple(e for e in EXPERTS if e != "lstm")
 """Those that take part unless others are named: docs/lstm.md tells why lstm doesn't."""
+
+MAX_OFFSET_NS = (1 << 62) - 1
+"""Clocks that count ns from 1970 are no further apart until 2116; differences of such offsets fit int64."""
 
 
 class Recurrent(Protocol):
@@ -64,9 +69,10 @@ class Recurrent(Protocol):
 class Forecast:
     """What is expected at each of H horizons, by the mixture and by each of E experts.
 
-    `offset_ns` is int64[H]; `sigma_ns` float64[H], calibrated by the errors seen; `p99_ns` float64[H], which 99 % of
-    errors stay below, what no averaging can tell (the asymmetry of reads) aside. `expert_offset_ns` is int64[H, E],
-    0 where `weights`, float64[H, E] with rows that add up to 1, is 0 because the expert can't tell yet.
+    `offset_ns` is int64[H], within MAX_OFFSET_NS; `sigma_ns` float64[H], calibrated by the errors seen; `p99_ns`
+    float64[H], which 99 % of errors stay below, what no averaging can tell (the asymmetry of reads) aside.
+    `expert_offset_ns` is int64[H, E], 0 where `weights`, float64[H, E] with rows that add up to 1, is 0 because the
+    expert can't tell yet.
     """
 
     offset_ns: npt.NDArray[np.int64]
@@ -77,13 +83,24 @@ class Forecast:
 
     def moved(self, by_ns: int, unsure_ns: int) -> Forecast:
         """Return the forecast from another offset, with a bound that is wider by `unsure_ns`."""
+        by_ns = max(-MAX_OFFSET_NS, min(by_ns, MAX_OFFSET_NS))
         return Forecast(
-            self.offset_ns + by_ns,
+            _possible(self.offset_ns + by_ns),
             self.sigma_ns,
             self.p99_ns + unsure_ns,
-            np.where(self.weights > 0.0, self.expert_offset_ns + by_ns, 0),
+            np.where(self.weights > 0.0, _possible(self.expert_offset_ns + by_ns), 0),
             self.weights,
         )
+
+
+def _possible(offset_ns: IntArray) -> IntArray:
+    return np.minimum(np.maximum(offset_ns, -MAX_OFFSET_NS), MAX_OFFSET_NS)
+
+
+def _offsets(relative_ns: npt.NDArray[np.float64], base_ns: int) -> IntArray:
+    """The offsets that are `relative_ns` above a base; a rate that nothing has doesn't lead beyond int64."""
+    near = np.minimum(np.maximum(relative_ns, -float(MAX_OFFSET_NS)), float(MAX_OFFSET_NS))
+    return _possible(np.rint(near).astype(np.int64) + base_ns)
 
 
 class Mixture:
@@ -170,10 +187,10 @@ class Mixture:
         weights = table[:, 3 + len(EXPERTS) :][:, self._columns]
         told = np.where(weights > 0.0, expert, 0.0)
         return Forecast(
-            np.rint(table[:, 0]).astype(np.int64) + base_ns,
+            _offsets(table[:, 0], base_ns),
             table[:, 1].copy(),
             table[:, 2].copy(),
-            np.where(weights > 0.0, np.rint(told).astype(np.int64) + base_ns, 0),
+            np.where(weights > 0.0, _offsets(told, base_ns), 0),
             weights,
         )
 

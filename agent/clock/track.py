@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
-from agent.clock.forecast import Forecast, Mixture
+from agent.clock.forecast import MAX_OFFSET_NS, Forecast, Mixture
 from agent.clock.kalman import DriftBank, Estimate, NoiseScale, SampleNoise, robust_variance
 
 # The float part is folded into the base when it grows beyond this, so that it never loses a nanosecond.
@@ -80,7 +80,7 @@ class Track:
             whole = round(theta)
             self.bank.shift(-whole)
             self.mixture.shift(-whole)
-            self._base_ns += whole
+            self._base_ns = _possible(self._base_ns + whole)
             self.noise.forget_neighbours()
 
     def residual(self, offset_ns: int, nominal_var: float, extra_var: float) -> tuple[int, float]:
@@ -155,7 +155,7 @@ class Track:
         """Return (offset in ns, sigma in ns) of the bank for `local_ns`, at or after its time."""
         horizon = max(self.seconds(local_ns) - self.bank.time_s, 0.0)
         theta, var = self.bank.forecast(horizon)
-        return self._base_ns + round(theta), sqrt(var)
+        return _possible(self._base_ns + round(theta)), sqrt(var)
 
     def forecast(self, local_ns: int) -> Forecast:
         """Return what is expected after `local_ns`, at or after the bank's time."""
@@ -171,3 +171,8 @@ class Track:
         self.mixture.restore(state.experts, state.time_s, float(self._base_ns - state.base_ns))
         self._base_ns = state.base_ns
         self.noise.forget_neighbours()
+
+
+def _possible(offset_ns: int) -> int:
+    """The offset, no further than two clocks can be apart: a rate that no clock has leads there within seconds."""
+    return max(-MAX_OFFSET_NS, min(offset_ns, MAX_OFFSET_NS))

@@ -22,7 +22,7 @@ from agent.host.model import Host, Interface, Queue
 from agent.host.paths import HostPaths, read_text
 
 KNOWN = ("irq", "rps", "rfs", "xps", "napi", "coalesce", "batch", "rss")
-IMPLEMENTED = ("irq", "rps", "xps", "napi")
+IMPLEMENTED = ("irq", "rps", "xps", "napi", "coalesce")
 DEFAULT = ("irq", "rps", "xps", "napi")
 
 
@@ -251,11 +251,14 @@ def allowed_actuators(allow: Iterable[str] = (), deny: Iterable[str] = ()) -> tu
 
 def make_actuators(host: Host, names: Iterable[str]) -> dict[str, Actuator]:
     """An actuator for each of these names."""
+    from agent.control.coalesce import CoalesceActuator
+
     classes: dict[str, type[Actuator]] = {
         "irq": IrqActuator,
         "rps": RpsActuator,
         "xps": XpsActuator,
         "napi": NapiActuator,
+        "coalesce": CoalesceActuator,
     }
     return {name: classes[name](host) for name in names}
 

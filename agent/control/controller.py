@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
 from agent.control.actuators import Actuator, Outcome, Target, allowed_actuators, make_actuators
+from agent.control.coalesce import plan_coalesce
 from agent.control.delaymodel import DelayModel, LaneRecord
 from agent.control.events import ChangeEvent, ConflictEvent, EffectEvent, Event, PlanEvent
 from agent.control.guard import Guard, TickSample, Timing, Verdict
@@ -22,7 +23,6 @@ from agent.control.txplan import TxUsage, plan_tx
 from agent.host.activity import IrqActivity, why_slow
 from agent.host.masks import CpuMask
 from agent.host.model import Host, Interface
-from agent.host.paths import HostPaths
 from agent.host.processes import OTHER_OWNERS, running
 
 _PLAN_NS = 500_000_000
@@ -49,6 +49,8 @@ _MEASURES = {
     "rps": ("hw_to_stack", "xdp_to_stack"),
     "irq": ("hw_to_stack", "hw_to_hook"),
     "napi": ("hw_to_stack", "hw_to_hook"),
+    # No lever of its own: what coalescing, the interface's, does shows there as well.
+    "": ("hw_to_stack", "hw_to_hook"),
 }
 
 
@@ -73,6 +75,8 @@ class _InterfaceState:
     interface: Interface
     lanes: list[_LaneState]
     tx_targets: dict[int, Target]
+    coalesce: Target | None = None
+    """Its coalescing, if that may be changed."""
     tx: TxUsage = field(default_factory=TxUsage)
     history: deque[tuple[int, TickSample]] = field(default_factory=deque)
     seen_ns: dict[str, int] = field(default_factory=dict)
@@ -121,6 +125,7 @@ class Controller:
         self._set_aside: dict[tuple[str, bytes], tuple[int, int]] = {}
         self._written: dict[str, set[Setting]] = {}
         self._plans = 0
+        self._activity: IrqActivity | None = None
         self._last_ns = 0
         self._flight_seen_ns = 0
         self._next_plan_ns = 0
@@ -139,6 +144,7 @@ class Controller:
             self._next_plan_ns = now_ns + _BASELINE_NS
         self._last_ns = now_ns
         self._model.observe_load(observation.load, observation.consumers.values())
+        self._activity = observation.activity
         samples = {
             name: self._learn(state, seen, observation, seconds, now_ns)
             for name, seen in observation.interfaces.items()
@@ -178,20 +184,14 @@ class Controller:
         self._level = level
         return events
 
-    def explain(self, now_ns: int, activity: IrqActivity | None = None) -> list[LaneReport]:
-        """Every lane: current → wanted by the latest plan, what is predicted, and why, also where nothing changes.
-
-        With `activity` (of the last control step) each also says what its CPUs are busy with.
-        """
+    def explain(self, now_ns: int) -> list[LaneReport]:
+        """Every lane: current → wanted by the latest plan, what is predicted, and why, also where nothing changes."""
         reports = []
         for name, state in self._interfaces.items():
             lanes = self._lanes(state, [], now_ns)
             plan = state.plan or Plan(name, (), "nothing was measured yet", "too few packets")
             for lane, report in zip(lanes, report_lanes(lanes, plan, now_ns), strict=True):
-                irqs = {queue.irq for queue in state.interface.queues if queue.index in lane.queues}
-                own = sorted(irq for irq in irqs if irq is not None)
-                cause = why_slow(activity, lane.record.where(now_ns), own) if activity else ""
-                reports.append(replace(report, cause=cause))
+                reports.append(replace(report, cause=self._cause(state, lane.queues, now_ns)))
         return reports
 
     def close(self, *, keep: bool = False) -> list[Restored]:
@@ -246,6 +246,7 @@ class Controller:
             cpus=observation.load.cpus,
             disturbed=disturbed,
             tx_shared=state.tx.shared,
+            irq_rate=_irq_rate(state.interface, observation),
         )
         state.history.append((now_ns, sample))
         while state.history[0][0] < now_ns - _HISTORY_NS:
@@ -283,6 +284,8 @@ class Controller:
         plan = plan_interface(state.interface.name, lanes, self._model, limits, now_ns)
         if not plan.changes and state.tx.shared:
             plan = self._plan_tx(state, now_ns) or plan
+        if not plan.changes and state.coalesce is not None:
+            plan = self._plan_coalesce(state, lanes, state.coalesce, events, now_ns) or plan
         state.plan = plan
         # Among CPUs that are as good, the values may differ from plan to plan; the queues to be moved should not.
         wanted = frozenset(change.target.setting.target for change in plan.changes)
@@ -303,13 +306,34 @@ class Controller:
             except OSError:
                 continue
         plan = plan_tx(state.interface.name, state.tx, targets, self._host.topology)
+        return plan if plan.changes and not self._is_blocked(plan, now_ns) else None
+
+    def _plan_coalesce(
+        self,
+        state: _InterfaceState,
+        lanes: list[Lane],
+        target: Target,
+        events: list[Event],
+        now_ns: int,
+    ) -> Plan | None:
+        try:
+            value = self._actuators[target.actuator].read(target)
+        except OSError:
+            return None
+        if self._changed_by_others(state, target, value, events, now_ns):
+            state.coalesce = None
+            return None
+        plan = plan_coalesce(state.interface.name, lanes, target, value, self._model, now_ns)
+        return plan if plan is not None and not self._is_blocked(plan, now_ns) else None
+
+    def _is_blocked(self, plan: Plan, now_ns: int) -> bool:
+        """One of its settings is unmanageable, or the value did not help lately."""
         set_aside = self._set_aside_now(now_ns)
-        blocked = any(
+        return any(
             change.target.setting in self._unmanageable
             or change.after.strip() in set_aside.get(change.target.setting.target, ())
             for change in plan.changes
         )
-        return plan if plan.changes and not blocked else None
 
     def _tell(self, state: _InterfaceState, plan: Plan, events: list[Event], now_ns: int) -> None:
         told = (plan.decided_by if not plan.changes else "", state.wanted)
@@ -320,6 +344,9 @@ class Controller:
 
     def _plan_event(self, plan: Plan, *, applied: bool, now_ns: int) -> PlanEvent:
         self._plans += 1
+        state = self._interfaces[plan.ifname]
+        queues = {queue for change in plan.changes for queue in change.queues}
+        everyone = {queue.index for queue in state.interface.queues}
         return PlanEvent(
             mono_ns=now_ns,
             ifname=plan.ifname,
@@ -330,7 +357,21 @@ class Controller:
             now_p99_ns=plan.now_p99_ns,
             predicted_p99_ns=plan.predicted_p99_ns,
             changes=plan.changes,
+            cause=self._cause(state, queues or everyone, now_ns),
         )
+
+    def _cause(self, state: _InterfaceState, queues: Collection[int], now_ns: int) -> str:
+        """What the CPUs that serve some queues are busy with, and how often these interrupt."""
+        if self._activity is None:
+            return ""
+        cpus = {
+            cpu
+            for lane in state.lanes
+            if not set(lane.queues).isdisjoint(queues)
+            for cpu in lane.record.where(now_ns)
+        }
+        irqs = {queue.irq for queue in state.interface.queues if queue.index in queues}
+        return why_slow(self._activity, cpus, sorted(irq for irq in irqs if irq is not None))
 
     def _lanes(self, state: _InterfaceState, events: list[Event], now_ns: int) -> list[Lane]:
         """The lanes as they are now: which lever decides, its value, and whether somebody else changed it."""
@@ -384,16 +425,28 @@ class Controller:
         events: list[Event],
         now_ns: int,
     ) -> None:
+        if self._changed_by_others(state, target, value, events, now_ns):
+            lane.held_until_ns = now_ns + _HOLD_OFF_NS
+
+    def _changed_by_others(
+        self, state: _InterfaceState, target: Target, value: bytes, events: list[Event], now_ns: int
+    ) -> bool:
+        """Whether a setting is no longer as we knew it; that is told then."""
         known = self._known.get(target.setting)
         self._known[target.setting] = value
         if known is None or kind_of(target.setting.kind).same(known, value):
-            return
-        lane.held_until_ns = now_ns + _HOLD_OFF_NS
+            return False
         events.append(
             ConflictEvent(
-                now_ns, state.interface.name, str(target), _text(known), _text(value), _other_owner()
+                now_ns,
+                state.interface.name,
+                str(target),
+                _text(known),
+                _text(value),
+                ", ".join(running(self._host.paths, OTHER_OWNERS)),
             )
         )
+        return True
 
     def _why_no_lever(self, lane: _LaneState) -> str:
         reasons = [
@@ -439,7 +492,7 @@ class Controller:
         moved = {change.queues: change.cpu for change in plan.changes}
         for lane in state.lanes:
             cpu = moved.get(lane.queues)
-            if cpu is None or plan.source == "tx":
+            if cpu is None or not plan.moves_lanes:
                 continue
             own = self._model.own_share(lane.record)
             shares[cpu] = shares.get(cpu, 0.0) + own
@@ -626,7 +679,10 @@ class Controller:
                 target = self._actuators["xps"].target(interface, index)
                 if target is not None:
                     tx_targets[index] = target
-        return _InterfaceState(interface, lanes, tx_targets)
+        coalesce = self._actuators.get("coalesce")
+        return _InterfaceState(
+            interface, lanes, tx_targets, coalesce=coalesce.target(interface, 0) if coalesce else None
+        )
 
     def _beginning(self) -> list[str]:
         if self._observe_only:
@@ -641,6 +697,14 @@ def _lever(interface: Interface, values: Mapping[str, bytes]) -> str:
     if interface.threaded and "napi" in values:
         return "napi"  # Interrupt affinity does not decide where a thread polls.
     return next((name for name in ("irq", "rps") if name in values), "")
+
+
+def _irq_rate(interface: Interface, observation: Observation) -> float:
+    """Interrupts of an interface per second; NaN where they are not traced."""
+    if observation.activity is None or not observation.activity.seconds:
+        return math.nan
+    irqs = {queue.irq for queue in interface.queues if queue.irq is not None}
+    return sum(rate.per_s for irq, rate in observation.activity.irqs.items() if irq in irqs)
 
 
 def _by_measure(seen: InterfaceObservation) -> dict[str, Delays]:
@@ -679,8 +743,3 @@ def _restored_event(item: Restored, now_ns: int) -> ChangeEvent:
     return ChangeEvent(
         now_ns, ifname, 0, item.kind, item.target, (), _text(item.found), wanted, outcome, "", item.reason
     )
-
-
-def _other_owner() -> str:
-    """A running program that is known to set affinities; empty for none."""
-    return ", ".join(running(HostPaths(), OTHER_OWNERS))

@@ -45,6 +45,8 @@ _HOP_NS = 4_000.0
 _NUMA_NS = 2_000.0
 _SIBLING_NS = 3_000.0
 _USER_NS = 2_000.0
+# From the interrupt to the socket, on the fastest kind of core.
+_PATH_NS = 5_000.0
 _CONSUMER_NS = 5_000.0
 _OVERCOMMIT_NS = 1_000_000.0
 _MAX_BIAS = 1.5
@@ -309,6 +311,7 @@ class DelayModel:
             return penalty
         if node is not None and own.node is not None and own.node != node:
             penalty += _NUMA_NS
+        penalty += _PATH_NS * (1 / own.capacity - 1)
         for sibling in own.siblings:
             if sibling != cpu:
                 state = self.cpus.get(sibling, CpuState())

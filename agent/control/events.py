@@ -23,6 +23,8 @@ class PlanEvent:
     """NaN where unknown."""
     predicted_p99_ns: float
     changes: tuple[Change, ...]
+    cause: str = ""
+    """What the CPUs that serve these queues are busy with; empty where that is not traced."""
 
 
 @dataclass(frozen=True, slots=True)

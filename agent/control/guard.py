@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,7 @@ _HARM = 1.25
 _HARM_NS = 2_000.0
 _DISASTER = 2.0
 _LOAD_MOVED = 0.25
+_MORE_INTERRUPTS = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class TickSample:
     disturbed: bool
     """The delays of this tick compare with nothing: the hardware clock jumped."""
     tx_shared: float = 0.0
+    irq_rate: float = math.nan
+    """Interrupts of the interface per second; NaN where they are not traced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,7 @@ class Guard:
             return None
         if flight.plan.source == "tx":
             return self._judge_tx(flight) if due else None
-        moved = {change.queues[0] for change in flight.plan.changes}
+        moved = {queue for change in flight.plan.changes for queue in change.queues}
         before, after = _span(flight.baseline, moved), _span(flight.judged, moved)
         if after.n >= _MIN_PACKETS and after.p99_low_ns > _DISASTER * before.p99_high_ns:
             return self._verdict(flight, "rolled_back", "p99 got much worse at once", before, after)
@@ -145,12 +149,12 @@ class Guard:
         if load and flight.extended:
             return self._verdict(flight, "undecided", load, before, after)
         if not load and _better(before, after):
-            gain = f"p99 {before.p99_ns / 1000:.1f} to {after.p99_ns / 1000:.1f} us"
-            return self._verdict(flight, "kept", gain, before, after)
+            return self._verdict(flight, "kept", "better beyond noise", before, after)
         if not flight.extended and (load or after.p99_ns < 0.8 * before.p99_ns):
             flight.extended = True
             return None
-        return self._verdict(flight, "rolled_back", "no difference beyond noise: not needed", before, after)
+        reason = f"no difference beyond noise: not needed{_without_effect(flight)}"
+        return self._verdict(flight, "rolled_back", reason, before, after)
 
     def _judge_tx(self, flight: _Flight) -> Verdict:
         """A plan of transmit queues shows no receive delay to gain: it must end the sharing, and harm nothing."""
@@ -170,7 +174,7 @@ class Guard:
         if drops:
             return drops
         if _worse(before, after):
-            return f"p99 got worse: {before.p99_ns / 1000:.1f} to {after.p99_ns / 1000:.1f} us"
+            return "p99 got worse"
         for queue in sorted({queue for tick in flight.baseline for queue in tick.lanes}):
             one_before, one_after = _span(flight.baseline, {queue}), _span(flight.judged, {queue})
             if min(one_before.n, one_after.n) >= _MIN_PACKETS and _worse(one_before, one_after):
@@ -190,6 +194,21 @@ class Guard:
             sum(tick.lost for tick in (*flight.settling, *flight.judged)),
             {cpu: _soft_change(flight, cpu) for cpu in flight.own_shares},
         )
+
+
+def _without_effect(flight: _Flight) -> str:
+    """Of coalescing: whether the driver took it and did nothing, in words; empty if it did, or cannot be told."""
+    if flight.plan.source != "coalesce":
+        return ""
+    rates = [
+        np.array([tick.irq_rate for tick in ticks if not math.isnan(tick.irq_rate)])
+        for ticks in (flight.baseline, flight.judged)
+    ]
+    if not all(len(rate) for rate in rates) or rates[1].mean() >= _MORE_INTERRUPTS * rates[0].mean():
+        return ""
+    return (
+        f"; interrupts {rates[0].mean():.0f}/s as before: the driver accepted it without effect, or none wait"
+    )
 
 
 def _span(ticks: Sequence[TickSample], queues: set[int]) -> Figures:

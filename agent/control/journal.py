@@ -50,6 +50,16 @@ class Scope:
         """What its file is called: unique on the host."""
         return f"{quote(self.ifname, safe='')}@{self.netns_inode}"
 
+    @property
+    def is_host(self) -> bool:
+        """It is the host's as a whole, of no interface."""
+        return self == HOST_SCOPE
+
+
+# No namespace has the inode 0, so it is no interface's.
+HOST_SCOPE = Scope("host", 0, 0)
+"""Settings of the host as a whole, which `agent doctor --fix` makes; they outlive the process that made them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -102,7 +112,8 @@ class Journal:
         """Take over the scope.
 
         Raises `ConflictError` when another agent holds it, or a killed one left changes that were not put back yet,
-        `UsageError` where a journal cannot be kept or others could write into it.
+        `UsageError` where a journal cannot be kept or others could write into it. The host's scope goes on where the
+        process before left off: its changes are meant to stay.
         """
         self.scope = scope
         self._paths = paths or HostPaths()
@@ -116,8 +127,9 @@ class Journal:
             try:
                 self._take_over()
                 try:
-                    os.ftruncate(self._fd, 0)
-                    self._append(_header(scope, self._paths))
+                    if not self._entries:
+                        os.ftruncate(self._fd, 0)
+                        self._append(_header(scope, self._paths))
                 except OSError:
                     self._path.unlink()  # it holds nothing
                     raise
@@ -170,6 +182,14 @@ class Journal:
         os.close(self._fd)
         self._fd = -1
 
+    def leave(self) -> None:
+        """Release the scope with its changes in force: `restore` puts them back one day."""
+        if self._entries:
+            os.close(self._fd)
+            self._fd = -1
+        else:
+            self.close()
+
     def __enter__(self) -> Self:
         return self
 
@@ -184,6 +204,9 @@ class Journal:
             self.notes = (
                 f"a journal of an earlier boot was discarded: its {len(entries)} changes ended with that boot",
             )
+            return
+        if self.scope.is_host:
+            self._entries = entries
             return
         changed = {entry.setting for entry in entries}
         raise ConflictError(
@@ -303,7 +326,7 @@ def _restore_scope(
     enter_netns: Callable[[str], object] | None,
     paths: HostPaths,
 ) -> list[Restored]:
-    if scope.netns_inode == netns_inode():
+    if scope.is_host or scope.netns_inode == netns_inode():
         return _put_back(scope, entries, paths, force=force)
     where = _find_netns(scope)
     if where is not None:
@@ -484,13 +507,17 @@ def _renamed(scope: Scope, setting: Setting, name: str, paths: HostPaths) -> Set
 def _foreign_target(scope: Scope, setting: Setting, paths: HostPaths) -> str:
     """Why a setting is none that an agent of this scope changes; empty if it may be one.
 
-    Restoring runs as root: whatever a journal says, no file but the interface's own and those of IRQs is written, and
-    nothing of another interface by a link below this one's directory.
+    Restoring runs as root: whatever a journal says, no file but the interface's own and those of IRQs is written (of
+    the host's scope those of frequency scaling), and nothing of another interface by a link below this one's
+    directory.
     """
     if setting.kind != "file":
         owned = kind_of(setting.kind).belongs(setting.target, scope.ifname, scope.ifindex)
         return "" if owned else f"it is no {setting.kind} of {scope.ifname}, and nothing else is written"
-    root = paths.net(scope.ifname) if setting.namespaced else paths.proc / "irq"
+    if scope.is_host:
+        root = paths.cpu / "cpufreq"
+    else:
+        root = paths.net(scope.ifname) if setting.namespaced else paths.proc / "irq"
     path = Path(setting.target)
     inside = path.is_relative_to(root) and ".." not in path.parts
     if inside and path.resolve().is_relative_to(root.resolve()):

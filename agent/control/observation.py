@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from agent.host.activity import IrqActivity
 from agent.host.load import CpuLoad
 from agent.host.masks import CpuMask
 
@@ -47,3 +48,5 @@ class Observation:
     interfaces: Mapping[str, InterfaceObservation]
     consumers: Mapping[int, CpuMask] = field(default_factory=dict)
     """Thread id → CPUs that a consumer's thread may run on."""
+    activity: IrqActivity | None = None
+    """Interrupts and softirqs by CPU; None where they are not traced."""

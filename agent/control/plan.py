@@ -81,7 +81,13 @@ class Plan:
     now_p99_ns: float = math.nan
     predicted_p99_ns: float = math.nan
     source: str = ""
-    """`measured`, `predicted`, or `tx` for a plan of transmit queues, judged by what it must not harm."""
+    """`measured` or `predicted`: lanes move. `coalesce`: they stay, and wait less. `tx`: a plan of transmit queues,
+    judged by what it must not harm."""
+
+    @property
+    def moves_lanes(self) -> bool:
+        """Its changes send lanes to other CPUs."""
+        return self.source in ("measured", "predicted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +184,7 @@ def plan_interface(
     moved_now = _weighted([(move.lane.record.rate_pps, figures[move.lane.queue].p99_ns) for move in worth])
     predicted = _weighted([(move.lane.record.rate_pps, move.expected.p99_ns) for move in worth])
     source = "measured" if all(move.expected.source == "measured" for move in worth) else "predicted"
-    return Plan(
-        ifname, changes, _describe(worth, figures), _loads(worth, model, now_ns), moved_now, predicted, source
-    )
+    return Plan(ifname, changes, _describe(worth), _loads(worth, model, now_ns), moved_now, predicted, source)
 
 
 class _Chooser:
@@ -272,7 +276,7 @@ class _Chooser:
 
 def report_lanes(lanes: Sequence[Lane], plan: Plan, now_ns: int) -> list[LaneReport]:
     """Every lane of the plan's interface, with the change that the plan has for it, or the reason why it has none."""
-    changes = {change.queues: change for change in plan.changes if plan.source != "tx"}
+    changes = {change.queues: change for change in plan.changes if plan.moves_lanes}
     reports = []
     for lane in lanes:
         change = changes.get(lane.queues)
@@ -347,15 +351,10 @@ def _why_not_worth(moves: Sequence[_Move], best: float, figures: Mapping[int, Fi
     return f"best predicted gain {best:.0%}, but not beyond noise: p99 may be as low as {_us(low)} us now"
 
 
-def _describe(moves: Sequence[_Move], figures: Mapping[int, Figures]) -> str:
-    worst = max(moves, key=lambda move: figures[move.lane.queue].p99_ns)
-    figure, expected = figures[worst.lane.queue], worst.expected
+def _describe(moves: Sequence[_Move]) -> str:
     queues = ",".join(str(queue) for move in moves for queue in move.lane.queues)
     cpus = CpuMask.of(move.cpu for move in moves)
-    return (
-        f"queue{'s' if len(moves) > 1 else ''} {queues} to CPU {cpus}: p99 {_us(figure.p99_ns)} us now, "
-        f"{_us(expected.p99_ns)} us {expected.source}"
-    )
+    return f"queue{'s' if len(moves) > 1 else ''} {queues} to CPU {cpus}"
 
 
 def _loads(moves: Sequence[_Move], model: DelayModel, now_ns: int) -> str:

@@ -184,6 +184,12 @@ def _run_table(context: Context, group: str, module: str) -> list[Check]:
     return [_run(context, group, name, function) for name, function in table]
 
 
+def _cause(error: OSError | ImportError) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
 def _run(context: Context, group: str, name: str, function: CheckFunction) -> Check:
     try:
         finding = function(context)
@@ -192,5 +198,5 @@ def _run(context: Context, group: str, name: str, function: CheckFunction) -> Ch
     except AgentError as error:
         finding = Finding("info", f"not checked: {error.what}", "", error.remedy)
     except (OSError, ImportError) as error:
-        finding = Finding("info", f"not checked: {error}")
+        finding = Finding("info", f"not checked: {_cause(error)}")
     return Check(group, name, finding.severity, finding.found, finding.why, finding.remedy)

@@ -21,8 +21,7 @@ _MANIFEST = (
 def namespaces(context: Context) -> Finding:
     """The user, PID and network namespaces: in others than the host's, root is not root and much is not to be seen."""
     paths = context.paths
-    uid_map = (read_text(paths.proc / "self/uid_map") or "").split()
-    if uid_map and uid_map != ["0", "0", "4294967295"]:
+    if _own_user_namespace(paths):
         return Finding(
             "fail",
             "a user namespace of its own (a rootless container)",
@@ -75,6 +74,13 @@ def irq_writes(context: Context) -> Finding:
     """Who may write /proc/irq: the owner of its files, root. No capability for raw I/O has to do with it."""
     who = credentials(context.paths)
     folklore = "CAP_SYS_RAWIO, which some guides name, is not looked at there"
+    if _own_user_namespace(context.paths):
+        return Finding(
+            "warn",
+            "root of a user namespace may not write /proc/irq/N/smp_affinity (EACCES)",
+            f"the files belong to the host's root, and capabilities do not reach out of the namespace; {folklore}",
+            "run as root of the host",
+        )
     if who.uid == 0 or who.has("CAP_DAC_OVERRIDE"):
         if who.uid == 0:
             return Finding("ok", f"root owns the files: it may write them; {folklore}")
@@ -106,6 +112,11 @@ def cpu_limits(context: Context) -> Finding:
             "leave it, unless the consumer or the queues' interrupts are on these CPUs",
         )
     return Finding("ok", "every online CPU")
+
+
+def _own_user_namespace(paths: HostPaths) -> bool:
+    uid_map = (read_text(paths.proc / "self/uid_map") or "").split()
+    return bool(uid_map) and uid_map != ["0", "0", "4294967295"]
 
 
 def _is_container(paths: HostPaths) -> bool:

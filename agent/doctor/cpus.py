@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from agent.doctor.check import Context, Finding, Table
-from agent.host.cpus import read_cpus
-from agent.host.paths import read_int, read_text
+from agent.fixes import IDLE_LIMIT_US, SLOW_WAKE_US, exit_latencies_us, slow_governors
+from agent.host.cpus import CpuTopology, read_cpus
+from agent.host.masks import CpuMask
+from agent.host.paths import HostPaths, read_int, read_text
 from agent.host.processes import OTHER_OWNERS, named, running
 
-SLOW_WAKE_US = 50
-"""From here on an idle state is worth a word."""
-IDLE_LIMIT_US = 20
-"""The exit latency that capture hosts are kept below."""
-_SLOW_GOVERNORS = frozenset({"ondemand", "conservative", "powersave"})
-# With these drivers `powersave` is a hint to the hardware, not the lowest frequency.
-_HARDWARE_SCALED = frozenset({"intel_pstate", "amd-pstate-epp"})
+# Cores of one kind differ by some per cent in what their firmware says.
+_SLOWER = 0.8
 
 
 def topology(context: Context) -> Finding:
@@ -26,7 +24,7 @@ def topology(context: Context) -> Finding:
         parts.append(f"isolated {cpus.isolated.format_list()}")
     if cpus.nohz_full:
         parts.append(f"nohz_full {cpus.nohz_full.format_list()}")
-    parts += _kinds(context)
+    parts += _kinds(context.paths, cpus)
     if cpus.isolated or cpus.nohz_full:
         return Finding(
             "info", "; ".join(parts), "the agent gives no work to these CPUs that they don't have already"
@@ -44,14 +42,16 @@ def topology(context: Context) -> Finding:
     return Finding("ok", "; ".join(parts))
 
 
-def _kinds(context: Context) -> list[str]:
-    """SMT, and the two kinds of cores of hybrid CPUs."""
+def _kinds(paths: HostPaths, cpus: CpuTopology) -> list[str]:
+    """SMT, and the kinds of cores of hybrid CPUs."""
     found = []
-    if read_int(context.paths.cpu / "smt/active"):
+    if read_int(paths.cpu / "smt/active"):
         found.append("SMT: two threads share a core")
-    slow = read_text(context.paths.sys / "devices/cpu_atom/cpus")
+    slow = read_text(paths.sys / "devices/cpu_atom/cpus")
     if slow:
         found.append(f"hybrid: {slow} are efficiency cores, which serve a queue more slowly")
+    elif slower := CpuMask.of(cpu.id for cpu in cpus.cpus.values() if cpu.capacity < _SLOWER):
+        found.append(f"hybrid: {slower} are slower than the others, and serve a queue more slowly")
     return found
 
 
@@ -87,18 +87,12 @@ def _banned(context: Context, pids: list[int]) -> str:
 
 def governor(context: Context) -> Finding:
     """Frequency scaling: a CPU that waits at its lowest frequency serves the first packets slowly."""
-    governors: dict[str, int] = {}
-    drivers = set()
-    for policy in sorted((context.paths.cpu / "cpufreq").glob("policy*")):
-        name = read_text(policy / "scaling_governor")
-        if name:
-            governors[name] = governors.get(name, 0) + 1
-            drivers.add(read_text(policy / "scaling_driver") or "")
+    policies = sorted((context.paths.cpu / "cpufreq").glob("policy*"))
+    governors = Counter(name for policy in policies if (name := read_text(policy / "scaling_governor")))
     if not governors:
         return Finding("ok", "frequency scaling is not visible here (a virtual machine, or switched off)")
-    found = ", ".join(f"{name} ({policies} policies)" for name, policies in governors.items())
-    slow = _SLOW_GOVERNORS & set(governors)
-    if slow and not (slow == {"powersave"} and drivers <= _HARDWARE_SCALED):
+    found = ", ".join(f"{name} ({number} policies)" for name, number in governors.items())
+    if slow_governors(context.paths):
         return Finding(
             "warn",
             found,
@@ -111,14 +105,9 @@ def governor(context: Context) -> Finding:
 
 def idle_states(context: Context) -> Finding:
     """The idle states that are in use, and how long each takes to leave."""
-    states = list(context.paths.cpu.glob("cpu[0-9]*/cpuidle/state[0-9]*"))
-    if not states:
+    exit_us = exit_latencies_us(context.paths)
+    if exit_us is None:
         return Finding("ok", "idle states are not visible here (a virtual machine, or idle=poll)")
-    exit_us: dict[str, int] = {}
-    for state in states:
-        if read_int(state / "disable") != 1:
-            name = read_text(state / "name") or state.name
-            exit_us[name] = max(exit_us.get(name, 0), read_int(state / "latency") or 0)
     listed = ", ".join(f"{name} {us} µs" for name, us in sorted(exit_us.items(), key=lambda item: item[1]))
     slowest_us = max(exit_us.values(), default=0)
     if slowest_us < SLOW_WAKE_US:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import stat
+from typing import TYPE_CHECKING
 
 from agent.doctor.check import Context, Finding, NotChecked, Table
 from agent.host.masks import CpuMask
 from agent.host.napi import napi_threads
 from agent.host.paths import read_int, read_text
 
+if TYPE_CHECKING:
+    from agent.host.coalescing import Coalescing
+
+# From here on coalescing is more than what serving an interrupt takes.
+_LONG_WAIT_US = 10
 # irq_can_set_affinity_usr() decides the file's mode since 6.12; before, only debugfs tells.
 _WRITE_BITS = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
@@ -117,6 +123,41 @@ def polling(context: Context) -> Finding:
     return Finding("ok", found)
 
 
+def coalescing(context: Context) -> Finding:
+    """How long the NIC collects packets before it interrupts."""
+    context.need_live()
+    from agent.host.coalescing import read_coalescing
+
+    name = context.interface.name
+    now = read_coalescing(name)
+    if now is None:
+        raise NotChecked(f"{context.interface.driver} has no coalescing to tell")
+    return coalescing_finding(name, now)
+
+
+def coalescing_finding(ifname: str, now: Coalescing) -> Finding:
+    """What an interface's coalescing adds to the delay of packets."""
+    if now.adaptive_rx:
+        return Finding(
+            "info",
+            str(now),
+            "the driver changes the time that packets wait with their rate: delay after the stamp has steps that no "
+            "other load explains",
+            f"`agent run --allow coalesce` tries a short one, and keeps it only if it helps; or `ethtool -C {ifname} "
+            "adaptive-rx off rx-usecs N`, and see whether the rate of interrupts follows: some drivers accept it "
+            "without effect",
+        )
+    if (now.rx_usecs or 0) > _LONG_WAIT_US:
+        return Finding(
+            "info",
+            str(now),
+            f"a packet may wait {now.rx_usecs} µs for its interrupt, after its hardware stamp was taken",
+            f"`agent run --allow coalesce` tries less, and keeps it only if it helps; or `ethtool -C {ifname} rx-usecs "
+            "N`, and see whether the rate of interrupts follows (telemetry frame `irq`)",
+        )
+    return Finding("ok", str(now))
+
+
 def _irqs(context: Context) -> list[int]:
     numbers = sorted({queue.irq for queue in context.interface.queues if queue.irq is not None})
     if not numbers:
@@ -140,5 +181,6 @@ CHECKS: Table = (
     ("managed interrupts", movable),
     ("shared interrupts", sharing),
     ("interrupts' CPUs", placement),
+    ("coalescing", coalescing),
     ("polling", polling),
 )

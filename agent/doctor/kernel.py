@@ -121,7 +121,8 @@ def tracepoints(context: Context) -> Finding:
     from agent.irqtrace import IrqTrace
 
     try:
-        IrqTrace(cpu_count=1, irqs=()).close()
+        with IrqTrace(cpu_count=1, irqs=()):
+            pass
     except AgentError as error:
         return Finding(
             "info",

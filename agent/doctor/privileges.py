@@ -6,6 +6,7 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.control.journal import HOST_SCOPE
 from agent.doctor.check import Context, Finding, NotChecked, Table
 from agent.doctor.mounts import mounts
 from agent.host.paths import HostPaths, read_int, read_text
@@ -139,8 +140,12 @@ def leftovers(context: Context) -> Finding:
     """Journals of killed runs, and agents that run now."""
     running: list[str] = []
     left: list[str] = []
+    fixed = False
     for journal in sorted(context.state_dir.glob("*.journal")):
         scope = journal.name.removesuffix(".journal")
+        if scope == HOST_SCOPE.name:
+            fixed = True
+            continue
         pid = _owner(journal)
         alive = pid is not None and (context.paths.proc / str(pid)).exists()
         (running if alive else left).append(f"{scope} (pid {pid})" if alive else scope)
@@ -150,6 +155,15 @@ def leftovers(context: Context) -> Finding:
             f"journal of a run that did not end by itself: {', '.join(left)}",
             "settings that it changed may still be in force",
             "`agent restore` puts them back",
+        )
+    if fixed:
+        return Finding(
+            "info",
+            "; ".join(
+                ["`agent doctor --fix` is in force", *(f"an agent runs on {name}" for name in running)]
+            ),
+            "what it changed stays until it is undone",
+            "`agent restore` undoes it",
         )
     if running:
         return Finding("info", f"an agent runs on {', '.join(running)}", "there is one agent an interface")

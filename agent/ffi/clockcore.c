@@ -16,6 +16,8 @@
 #define LOG_RANGE 22.0
 /* A member's noise is never less than this part of the noise seen. */
 #define LEAST_NOISE 0.02
+/* What a subtraction of two doubles leaves is known to some 1e-16 of them: of a variance no less than this stays. */
+#define LEAST_KEPT 1e-15
 
 enum {
 	THETA,
@@ -230,19 +232,32 @@ void agent_bank_advance(struct agent_bank *bank, double time_s)
 		p11[i] = s1 + b * s2 + q + t.q11;
 		p12[i] = c * s2 + t.q12;
 		p22[i] = c * c * p22[i] + t.q22;
+		/* What varies less than not at all: three correlations that doubles no longer keep in step. */
+		if (p00[i] < 0.0)
+			p00[i] = p01[i] = p02[i] = 0.0;
 	}
 }
 
-/* Sums of one group, relative to the first member so that nothing cancels. */
+/* Sums of one group, relative to the first member so that little cancels. */
 struct sums {
-	double weight, mean, square;
+	double weight, mean, within, square;
 };
 
 static void add(struct sums *s, double weight, double at, double var)
 {
 	s->weight += weight;
 	s->mean += weight * at;
-	s->square += weight * (var + at * at);
+	s->within += weight * var;
+	s->square += weight * at * at;
+}
+
+/* The members' own variances, and how far apart they are. Where that cancels all the same, it is no less than 0. */
+static double variance(const struct sums *s)
+{
+	double mean = s->mean / s->weight;
+	double between = s->square / s->weight - mean * mean;
+
+	return s->within / s->weight + (between > 0.0 ? between : 0.0);
 }
 
 /* Of each family that has members, and of all. */
@@ -255,14 +270,12 @@ static void moments(const struct sums *family, double first, struct agent_moment
 		group[g] = family[g];
 		group[AGENT_BANK_ALL].weight += family[g].weight;
 		group[AGENT_BANK_ALL].mean += family[g].mean;
+		group[AGENT_BANK_ALL].within += family[g].within;
 		group[AGENT_BANK_ALL].square += family[g].square;
 	}
 	for (g = 0; g < AGENT_BANK_GROUPS; g++) {
-		double mean = group[g].mean / group[g].weight;
-		double var = group[g].square / group[g].weight - mean * mean;
-
-		out[g].mean = first + mean;
-		out[g].var = var < 0.0 ? 0.0 : var;
+		out[g].mean = first + group[g].mean / group[g].weight;
+		out[g].var = variance(&group[g]);
 	}
 }
 
@@ -279,7 +292,7 @@ void agent_bank_forecast(const struct agent_bank *bank, double horizon_s, struct
 		double var = col[P00][i] + h * (2.0 * col[P01][i] +
 						h * (col[P11][i] + col[WALK][i] * h / 3.0) + col[WHITE][i]);
 
-		add(&family[bank->members[i].family], col[WEIGHT][i], at, var);
+		add(&family[bank->members[i].family], col[WEIGHT][i], at, var > 0.0 ? var : 0.0);
 	}
 	for (; i < bank->n; i++) {
 		const struct agent_member *m = &bank->members[i];
@@ -293,7 +306,7 @@ void agent_bank_forecast(const struct agent_bank *bank, double horizon_s, struct
 		var = col[P00][i] +
 		      h * (2.0 * col[P01][i] + h * (col[P11][i] + col[WALK][i] * h / 3.0) + col[WHITE][i]) +
 		      a * (2.0 * (col[P02][i] + h * col[P12][i]) + a * col[P22][i]) + t.q00;
-		add(&family[m->family], col[WEIGHT][i], at, var);
+		add(&family[m->family], col[WEIGHT][i], at, var > 0.0 ? var : 0.0);
 	}
 	moments(family, first, out);
 }
@@ -328,14 +341,12 @@ double agent_bank_innovation_var(const struct agent_bank *bank, double noise_var
 {
 	struct sums all = {0};
 	double first = bank->column[THETA][0];
-	double mean;
 	int i;
 
 	for (i = 0; i < bank->n; i++)
 		add(&all, bank->column[WEIGHT][i], bank->column[THETA][i] - first,
 		    bank->column[P00][i] + own_noise(bank, i, noise_var, white_share, walk_share));
-	mean = all.mean / all.weight;
-	return all.square / all.weight - mean * mean + extra_var;
+	return variance(&all) + extra_var;
 }
 
 void agent_bank_update(struct agent_bank *bank, double offset, double noise_var, double extra_var,
@@ -353,23 +364,32 @@ void agent_bank_update(struct agent_bank *bank, double offset, double noise_var,
 		double var = extra_var + own_noise(bank, i, noise_var, white_share, walk_share);
 		double s = p00[i] + var, r = offset - theta[i];
 		double k0 = p00[i] / s, k1 = p01[i] / s, surprise = r * r / s;
+		double left = var / s, kept = left > LEAST_KEPT ? left : LEAST_KEPT, least;
 
 		score[i] -= fade * (score[i] - bank->members[i].log_prior) +
 			    0.5 * evidence * (log(s) + (surprise < SURPRISE_CAP ? surprise : SURPRISE_CAP));
 		theta[i] += k0 * r;
 		f[i] += k1 * r;
+		/* A sample can't tell more of the drift than of the offset; what cancels can, and leaves less than 0. */
+		least = p11[i] * kept;
 		p11[i] -= k1 * p01[i];
+		p11[i] = least > p11[i] ? least : p11[i];
 		if (i >= bank->n_two) {
 			double k2 = p02[i] / s;
 
 			z[i] += k2 * r;
 			p12[i] -= k2 * p01[i];
+			least = p22[i] * kept;
 			p22[i] -= k2 * p02[i];
-			p02[i] *= var / s;
+			p22[i] = least > p22[i] ? least : p22[i];
+			/* Nor may the two vary together by more than each does. */
+			least = p12[i] * p12[i] / p22[i];
+			p11[i] = least > p11[i] ? least : p11[i];
+			p02[i] *= left;
 		}
 		/* var / s is 1 - k0 without the cancellation when the offset was forgotten. */
-		p01[i] *= var / s;
-		p00[i] *= var / s;
+		p01[i] *= left;
+		p00[i] *= left;
 	}
 	weigh(bank);
 }

@@ -15,7 +15,14 @@ from agent.ffi.hwtstamp import interface_ioctl
 
 _ffi, _lib = _native.ffi, _native.lib
 
-_GRINGPARAM, _GSTRINGS, _GSTATS, _GRXFH, _GSSET_INFO, _GRSSH = 0x10, 0x1B, 0x1D, 0x29, 0x37, 0x46
+_GRINGPARAM, _GSTRINGS, _GSTATS, _GRXFH, _GSSET_INFO, _GRSSH = (
+    0x10,
+    0x1B,
+    0x1D,
+    0x29,
+    0x37,
+    0x46,
+)
 _SS_STATS = 1
 _STRING_BYTES = 32
 _UDP_V4 = 2

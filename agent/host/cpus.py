@@ -22,6 +22,8 @@ class Cpu:
     core: int | None
     siblings: CpuMask
     """Hardware threads of the same core, this one included; empty where unknown."""
+    capacity: float = 1.0
+    """How fast it can be, the fastest being 1: efficiency cores of hybrid CPUs are slower. 1 where unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ def read_cpus(paths: HostPaths) -> CpuTopology:
     isolated = _list(root / "isolated") | _list(paths.sys / "fs/cgroup/cpuset.cpus.isolated")
     nohz_full = _list(root / "nohz_full")
     nodes = _nodes(paths)
+    capacities = _capacities(root, possible)
     cpus = {
         cpu: Cpu(
             id=cpu,
@@ -78,6 +81,7 @@ def read_cpus(paths: HostPaths) -> CpuTopology:
             package=_known(read_int(root / f"cpu{cpu}/topology/physical_package_id")),
             core=_known(read_int(root / f"cpu{cpu}/topology/core_id")),
             siblings=_siblings(root / f"cpu{cpu}/topology"),
+            capacity=capacities.get(cpu, 1.0),
         )
         for cpu in possible
     }
@@ -92,6 +96,18 @@ def _list(path: Path) -> CpuMask:
 def _siblings(topology: Path) -> CpuMask:
     # core_cpus_list since 5.3; thread_siblings_list is its older name.
     return _list(topology / "core_cpus_list") or _list(topology / "thread_siblings_list")
+
+
+def _capacities(root: Path, possible: CpuMask) -> dict[int, float]:
+    """By the scheduler's own figure (arm64, RISC-V), else by the firmware's (ACPI CPPC); empty where all are equal."""
+    for name in ("cpu_capacity", "acpi_cppc/highest_perf"):
+        if read_int(root / f"cpu{min(possible)}" / name) is None:
+            continue
+        found = {cpu: value for cpu in possible if (value := read_int(root / f"cpu{cpu}" / name))}
+        most = max(found.values(), default=0)
+        if most > min(found.values(), default=0):
+            return {cpu: value / most for cpu, value in found.items()}
+    return {}
 
 
 def _nodes(paths: HostPaths) -> dict[int, int]:

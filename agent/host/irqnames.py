@@ -13,17 +13,23 @@ from dataclasses import dataclass
 # Vectors that belong to the device but to no data queue.
 _OTHER = re.compile(
     r"(?:^|[-_:@.])(?:fdir|ctrl|misc|async|cmd|pages|config|control|mgmnt|mgmt|aeq|ceq|adminq|aenq|fw|event|err|"
-    r"lsc|link|mbox|oicr|wd|health|slowpath|sp|hpd|rdma|asq|mailbox|other)(?:[-_:@.]|\d|$)",
+    r"lsc|link|mbox|oicr|wd|health|slowpath|sp|hpd|rdma|asq|mailbox|xdp|other)(?:[-_:@.]|\d|$)",
     re.IGNORECASE,
 )
-_BUS = re.compile(r"@(?:pci|platform|aux|auxiliary)?:?[\w:.\-]*$")
+# "mlx5_comp0@pci:0000:01:00.0", and a vector that has the card's address for a name: "cxgb4-0000:01:00.4".
+_BUS = re.compile(
+    r"@(?:pci|platform|aux|auxiliary)?:?[\w:.\-]*$|-[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$"
+)
+# virtio, where there are too few vectors for each queue to have one.
+_ALL_QUEUES = re.compile(r"-virtqueues$")
 _PAIR = re.compile(r"(?:tx-?rx|rx-?tx|combined)[-_.]?(\d+)(?:-(\d+))?$", re.IGNORECASE)
 _RX = re.compile(r"(?:rx|input|recv)[-_.q]*(\d+)$", re.IGNORECASE)
 _TX = re.compile(r"(?:tx|output|send)[-_.q]*(\d+)$", re.IGNORECASE)
 _QUEUE_SIDE = re.compile(r"q(\d+)-(rx|tx)$", re.IGNORECASE)
 _NTFY = re.compile(r"ntfy-?bl(?:oc)?k\.?(\d+)$")
 _COMP = re.compile(r"(?:comp|fp|queue|ring|q|ch|vec|qvec|io)[-_.]?(\d+)$", re.IGNORECASE)
-_BARE = re.compile(r"[-_.](\d+)$")
+# "eth0-3", "eth0[3]", "eth0 (queue 3)".
+_BARE = re.compile(r"(?:[-_.\[]|\(queue )(\d+)[\])]?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,9 @@ def queue_irqs(
         own = _BUS.sub("", own)
         if own == "" or own == ifname:
             whole.append(number)
+        elif _ALL_QUEUES.search(own):
+            rx.update(dict.fromkeys(range(rx_queues), number))
+            tx.update(dict.fromkeys(range(rx_queues), number))
         elif match := _NTFY.search(own):
             notify[int(match[1])] = number
         elif _OTHER.search(own):

@@ -229,11 +229,22 @@ def _queue_irqs(
 def _irqs_by_name(paths: HostPaths, name: str, rx_queues: int, interrupts: _Interrupts) -> QueueIrqs:
     own = _device_irqs(paths, name)
     if own:
-        by_device = queue_irqs(interrupts.names(own), name, rx_queues, is_device_irq=True)
-        by_name = queue_irqs(interrupts.names(own), name, rx_queues, is_device_irq=False)
+        named = _of_bus_device(paths, name, interrupts.names(own))
+        by_device = queue_irqs(named, name, rx_queues, is_device_irq=True)
+        by_name = queue_irqs(named, name, rx_queues, is_device_irq=False)
         # Two ports on one PCI function list each other's vectors: those that carry our name come first.
         return by_name if by_name.rx else by_device
     return queue_irqs(interrupts.all_names(), name, rx_queues, is_device_irq=False)
+
+
+def _of_bus_device(paths: HostPaths, name: str, named: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """The vectors whose names end with this very device (`@aux:mlx5_core.sf.4`); all of them where none does.
+
+    A card lists those of its scalable functions among its own.
+    """
+    device = (paths.net(name) / "device").resolve().name
+    own = [(number, vector) for number, vector in named if vector.partition("@")[2].endswith(f":{device}")]
+    return own or named
 
 
 def _device_irqs(paths: HostPaths, name: str) -> list[int]:

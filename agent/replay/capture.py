@@ -29,10 +29,13 @@ _NS_PER_S = 1_000_000_000
 # libpcap's own limits: a longer length is damage, and must not become an allocation.
 _MAX_PACKET_BYTES = 262_144
 _MAX_BLOCK_BYTES = 16 << 20
+_MAX_INTERFACES = 4096
+# Times of this size, and predictions of them, are far inside 64 bits.
+_MAX_NS = 1 << 62
 
 _MICROSECONDS = 0xA1B2C3D4
 _NANOSECONDS = 0xA1B23C4D
-_SECTION, _INTERFACE, _SIMPLE, _ENHANCED = 0x0A0D0D0A, 1, 3, 6
+_SECTION, _INTERFACE, _OBSOLETE, _SIMPLE, _ENHANCED = 0x0A0D0D0A, 1, 2, 3, 6
 _BYTE_ORDER = 0x1A2B3C4D
 _OPTION_END, _OPTION_RESOLUTION, _OPTION_TIME_OFFSET = 0, 9, 14
 _DEFAULT_RESOLUTION = 6
@@ -120,17 +123,16 @@ def _check_link_type(reader: _Reader, link_type: int) -> None:
 
 def _pcap_packets(reader: _Reader, mark: bytes) -> Iterator[Packet]:
     order = "<" if mark in (PCAP_MARKS[0], PCAP_MARKS[1]) else ">"
-    _, _, _, _, snap, link_type = struct.unpack(order + "HHiIII", reader.take(20, "the file's header"))
+    *_, link_type = struct.unpack(order + "HHiIII", reader.take(20, "the file's header"))
     if struct.unpack(order + "I", mark)[0] == _MICROSECONDS:
         raise reader.refused("the capture's times are in microseconds", _RECAPTURE)
     _check_link_type(reader, link_type & 0x0FFF_FFFF)
     record = struct.Struct(order + "IIII")
-    limit = max(snap, _MAX_PACKET_BYTES) if snap <= _MAX_PACKET_BYTES else _MAX_PACKET_BYTES
     while (head := reader.ended(record.size, "a packet's header")) is not None:
         seconds, nanoseconds, length, wire_length = record.unpack(head)
         if nanoseconds >= _NS_PER_S:
             raise reader.damaged(f"{nanoseconds} nanoseconds in a second", reader.at - record.size + 4)
-        if length > limit:
+        if length > _MAX_PACKET_BYTES:
             raise reader.damaged(f"a packet of {length} bytes", reader.at - record.size + 8)
         data = reader.take(length, "a packet")
         reader.packets += 1
@@ -180,6 +182,10 @@ class _Pcapng:
                 raise self._reader.refused(
                     "it has no time (a simple packet block)", "write enhanced packet blocks"
                 )
+            elif kind == _OBSOLETE:
+                raise self._reader.refused(
+                    "it is in an obsolete packet block", "write it anew: `editcap -F nsecpcap IN OUT`"
+                )
 
     def _section(self) -> None:
         """A section's header; its byte order comes before its length can be read."""
@@ -217,6 +223,8 @@ class _Pcapng:
                 decimals, bits = (0, value[0] & 0x7F) if value[0] & 0x80 else (value[0], 0)
             elif code == _OPTION_TIME_OFFSET and len(value) == 8:
                 (offset_s,) = struct.unpack(self._order + "q", value)
+        if len(self._interfaces) == _MAX_INTERFACES:
+            raise self._reader.damaged(f"an interface more than {_MAX_INTERFACES}")
         self._interfaces.append(_Interface(decimals, bits, offset_s))
 
     def _options(self, data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -238,6 +246,8 @@ class _Pcapng:
         interface = self._interfaces[index]
         if not interface.has_nanoseconds:
             raise reader.refused("the capture's times are coarser than nanoseconds", _RECAPTURE)
-        reader.packets += 1
         local_ns = interface.nanoseconds(high << 32 | low)
+        if not 0 <= local_ns <= _MAX_NS:
+            raise reader.damaged(f"a time of {local_ns // _NS_PER_S} s since 1970")
+        reader.packets += 1
         return Packet(reader.packets, local_ns, index, body[20 : 20 + length], length < wire_length)

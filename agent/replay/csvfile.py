@@ -23,9 +23,12 @@ LOCAL_CLOCKS = ("raw", "realtime")
 # Offsets of two such times, and predictions of them, are far inside 64 bits. As a time since 1970 it is in 2116.
 MAX_NS = 1 << 62
 MAX_LINE_BYTES = 4096
+# Each has its own estimate, some 300 KiB: a column of something else must not take all memory.
+MAX_CLOCKS = 64
 
 _UTF8_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_CONVERT = "convert it: `iconv -f UTF-16 -t UTF-8 FILE` (UTF-16LE without a mark)"
 _INTEGER = re.compile(rb"[+-]?[0-9]+")
 _FLOAT = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NOT_A_NUMBER = (b"nan", b"inf", b"-inf", b"+inf", b"infinity", b"null", b"none", b"na", b"n/a", b"-")
@@ -75,6 +78,11 @@ class CsvSamples:
                     self._fail("hw_clock is empty", "say which clock made the stamp, or leave the column out")
                 clock = clock if key is None else str(key)
             before = last.get(clock)
+            if before is None and len(last) == MAX_CLOCKS:
+                self._fail(
+                    f"hw_clock is {clock}, a clock more than {MAX_CLOCKS}",
+                    "number the clocks, not the samples; put further clocks into another file",
+                )
             if before is not None and local <= before:
                 self._fail_order(local, before)
             last[clock] = local
@@ -98,7 +106,7 @@ class CsvSamples:
     def _read_header(self) -> list[str]:
         line = self._next_line()
         if line.startswith(_UTF16_MARKS):
-            self._fail("the file is UTF-16", "convert it: `iconv -f UTF-16 -t UTF-8 FILE`")
+            self._fail("the file is UTF-16", _CONVERT)
         line = line.removeprefix(_UTF8_MARK)
         while line.startswith(b"#") or (line and not line.strip()):
             self._read_comment(line)
@@ -108,7 +116,12 @@ class CsvSamples:
         try:
             text = line.decode("ascii").strip()
         except UnicodeDecodeError:
-            self._fail(f"expected the header, found {line[:40]!r}", self._header_remedy())
+            self._fail(
+                f"this is no CSV file, telemetry or capture: expected the header, found {line[:40]!r}",
+                self._header_remedy(),
+            )
+        if "\0" in text:
+            self._fail("there are NUL bytes: the file is UTF-16 without its mark", _CONVERT)
         names = [name.strip() for name in self._unquoted(text)]
         self._check_header(names, text)
         return names

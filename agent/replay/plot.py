@@ -19,7 +19,7 @@ from agent.errors import UsageError
 from agent.replay.octaves import FloatArray
 from agent.replay.rows import Row
 from agent.replay.scores import ScoredErrors
-from agent.telemetry.figures import duration
+from agent.telemetry.figures import duration, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -139,13 +139,15 @@ class Plot:
             import matplotlib.figure  # noqa: F401
         except ImportError as error:
             raise UsageError(
-                f"--plot needs matplotlib: {error}", "install the extra: `pip install 'agent[plot]'`"
+                f"--plot needs matplotlib: {error}", "install the extra: `.venv/bin/pip install '.[plot]'`"
             ) from None
         self._path = Path(path)
         if self._path.suffix != ".png":
             raise UsageError(f"--plot {path}: only PNG is drawn", "name a file that ends in .png")
         if not os.access(self._path.parent, os.W_OK):
             raise UsageError(f"--plot {path}: the directory can't be written to", "name another one")
+        if self._path.is_dir():
+            raise UsageError(f"--plot {path}: it is a directory", "name a file in it")
         self._clocks: dict[str, _ClockStrips] = {}
 
     def row(self, row: Row) -> None:
@@ -176,7 +178,8 @@ class Plot:
         )
         left_out = len(self._clocks) - len(clocks)
         more = f" ({left_out} more clocks are not drawn)" if left_out else ""
-        figure.suptitle(f"{Path(title).name}{more}", fontsize=12, color=_INK)
+        name = printable(Path(title).name)
+        figure.suptitle(f"{name}{more}", fontsize=12, color=_INK, parse_math=False)
         axes = figure.subplots(
             rows,
             max(1, len(clocks)),
@@ -207,8 +210,9 @@ def _draw_offset(axes: Axes, name: str, strips: _ClockStrips) -> None:
         axes.set_ylabel(f"offset, {unit}")
     rebased = ", steps taken out" if strips.steps else ""
     axes.set_title(
-        f"{name + ': ' if name else ''}measured offset less its mean rate{rebased}",
+        f"{printable(name) + ': ' if name else ''}measured offset less its mean rate{rebased}",
         loc="left",
+        parse_math=False,
         fontsize=10,
         color=_INK,
     )

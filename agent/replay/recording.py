@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from io import BufferedReader
-from typing import Protocol
+from io import BufferedReader, FileIO
+from typing import TYPE_CHECKING, Protocol
 
 from agent.errors import UsageError
 from agent.replay.capture import PCAP_MARKS, PCAPNG_MARK
@@ -16,6 +16,10 @@ from agent.replay.samples import Forecasting, SampleReplay
 from agent.replay.telemetry import TelemetryReplay
 from agent.telemetry.schema import STREAM_MARK, STREAM_MARK_OFFSET
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+_HEAD_BYTES = 64
 _PACKED = (
     (b"\x1f\x8b", "gzip", "zcat"),
     (b"\x28\xb5\x2f\xfd", "zstd", "zstdcat"),
@@ -49,10 +53,37 @@ class Replay(Protocol):
         """What the summary tells of the file besides its clocks; plain data, known behind the rows."""
 
 
+class _RecordingFile(FileIO):
+    """A file whose first read has all that tells its kind, however little at a time a pipe hands over.
+
+    Raises `UsageError` where the system refuses to read it.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._begun = False
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        view = memoryview(buffer).cast("B")
+        n = self._read_some(view)
+        while not self._begun and 0 < n < _HEAD_BYTES and (more := self._read_some(view[n:])):
+            n += more
+        self._begun = True
+        return n
+
+    def _read_some(self, view: memoryview) -> int:
+        try:
+            return super().readinto(view) or 0
+        except OSError as error:
+            raise UsageError(
+                f"cannot read {self.name!s} on: {error.strerror}", "check the disk, or copy what can be read"
+            ) from error
+
+
 def open_file(name: str) -> BufferedReader:
     """Open a recording for reading. Raises `UsageError`."""
     try:
-        return open(name, "rb")  # noqa: PTH123 - the caller closes it
+        return BufferedReader(_RecordingFile(name))
     except OSError as error:
         raise UsageError(
             f"cannot read {name}: {error.strerror}", "name a recording: CSV, telemetry, pcap or pcapng"
@@ -63,12 +94,18 @@ def open_replay(
     file: BufferedReader, name: str, forecasting: Forecasting, base_delay_ns: int | None
 ) -> Replay:
     """Return the replay of an open file, by its first bytes. Raises `UsageError` for what none can read."""
-    head = file.peek(64)
+    head = file.peek(_HEAD_BYTES)
     for mark, packed, tool in _PACKED:
         if head.startswith(mark):
             raise UsageError(f"{name} is packed ({packed})", f"unpack it first: `{tool} {name} > FILE`")
-    if head[0:1] and head[STREAM_MARK_OFFSET:].startswith(STREAM_MARK):
+    is_telemetry = head[STREAM_MARK_OFFSET:].startswith(STREAM_MARK)
+    is_capture = head.startswith((*PCAP_MARKS, PCAPNG_MARK))
+    if base_delay_ns is not None and not is_capture:
+        raise UsageError(
+            f"--base-delay-ns is for captures, {name} is none", "leave it away: telemetry has it recorded"
+        )
+    if is_telemetry:
         return TelemetryReplay(file, name, Horizons.of(forecasting.horizons_s))
-    if head.startswith((*PCAP_MARKS, PCAPNG_MARK)):
+    if is_capture:
         return PacketReplay(file, name, Horizons.of(forecasting.horizons_s), base_delay_ns)
     return SampleReplay(CsvSamples(file, name), forecasting)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from agent.errors import UsageError
 from agent.replay.recording import Replay
 from agent.replay.rows import Row
 from agent.replay.scores import ScoredErrors
 from agent.replay.summary import ClockSummary, ClockSums
+
+# Each takes some 300 KiB. Live, an interface has 16 at a time; a recording may see more of them come and go.
+_MAX_CLOCKS = 256
 
 
 class Observer(Protocol):
@@ -45,6 +49,11 @@ class Session:
         return [sums.summary(self._replay.timescale(clock)) for clock, sums in self._sums.items()]
 
     def _begin(self, clock: str) -> ClockSums:
+        if len(self._sums) == _MAX_CLOCKS:
+            raise UsageError(
+                f"clock {clock!r} is one more than {_MAX_CLOCKS}: their stamps are damaged, or no time stamps",
+                "replay the part of the file that has fewer",
+            )
         horizons_s = self._replay.horizons_s(clock)
         sums = ClockSums(clock, horizons_s, self._replay.experts(clock))
         observer = self._observer

@@ -151,4 +151,6 @@ class OffsetSums:
 
 def _slope(spans: FloatArray, offsets: FloatArray) -> float:
     centred = spans - spans.mean()
-    return float(centred @ (offsets - offsets.mean()) / (centred @ centred))
+    square = float(centred @ centred)
+    # Ticks of a recording may be of one moment.
+    return float(centred @ (offsets - offsets.mean())) / square if square else 0.0

@@ -32,15 +32,16 @@ def _errors(horizons: list[HorizonFigures]) -> Iterator[str]:
     """Prediction errors: a line a horizon, RMSE of the mixture and of each expert, the best expert marked."""
     names = list(horizons[0].experts) if horizons else []
     heads = ["horizon", "n", "mixture", *names, "p99", "bound", "within"]
-    yield "prediction errors: RMSE of the mixture and of each expert (* the best); the mixture's p99, its usual p99"
-    yield "bound, and the share within the bound. What they are measured by has noise too."
+    yield "prediction errors: RMSE of the mixture and of each expert (* the best of those that predicted n times); the"
+    yield "mixture's p99, its usual p99 bound, and the share within: each error against its own bound, with the noise"
+    yield "of what it is measured by allowed for."
     yield "".join(head.rjust(_COLUMN_WIDTH) for head in heads)
     for h in horizons:
         if h.mixture.n == 0:
-            why = "samples are too far apart" if h.left_out["hole"] else "nothing to score"
+            why = "samples are too far apart" if h.left_out["hole"] else "the recording is too short for it"
             yield f"{h.horizon_s:g} s".rjust(_COLUMN_WIDTH) + "0".rjust(_COLUMN_WIDTH) + f"  {why}"
             continue
-        least = min((e.rmse_ns for e in h.experts.values() if e.n), default=0.0)
+        least = min((e.rmse_ns for e in h.experts.values() if e.n == h.mixture.n), default=0.0)
         cells = [f"{h.horizon_s:g} s", str(h.mixture.n), duration(h.mixture.rmse_ns)]
         cells += [_expert(e, least) for e in h.experts.values()]
         cells += [duration(h.mixture.p99_ns), duration(h.median_bound_ns), f"{100 * h.coverage:.2f} %"]

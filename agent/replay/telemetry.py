@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from math import isfinite
 from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 
 import numpy as np
@@ -34,6 +35,13 @@ _READ_ROWS = 3
 _METHODS: dict[str, Method] = {name: name for name in get_args(Method)}
 _LOCAL_CLOCKS: dict[str, LocalClock] = {name: name for name in get_args(LocalClock)}
 _COUNTED_BY_WRITER = ("seq", "v", "t")
+# What no run comes near, and what a damaged or hostile file could take memory or digits by.
+_MAX_INTERFACES = 64
+_MAX_WAITING_WINDOWS = 1 << 18
+_MAX_NS = 1 << 62
+_MAX_STEERING_PPB = 1e9
+_WINDOW_MOMENTS = ("open_mono_ns", "last_mono_ns")
+_WINDOW_PAIRS = ("first", "last", "envelope")
 
 
 @dataclass(slots=True)
@@ -43,6 +51,8 @@ class _Interface:
     clocks: InterfaceClocks | None = None
     """None before the first tick."""
     windows: list[WindowArray] = field(default_factory=list)
+    mono_ns: int = 0
+    """Of its last tick."""
     reports: dict[int, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -108,8 +118,7 @@ class TelemetryReplay:
         if kind == "hello":
             self._begin(frame)
         elif kind == "windows":
-            records = self._decoder.records(frame)
-            self._interface(frame["ifname"]).windows.append(np.frombuffer(records, WINDOW_DTYPE))
+            self._keep(frame)
         elif kind == "inputs":
             yield from self._tick(frame)
         elif kind == "clock":
@@ -130,8 +139,24 @@ class TelemetryReplay:
 
     def _interface(self, ifname: str) -> _Interface:
         if ifname not in self._interfaces:
+            if len(self._interfaces) == _MAX_INTERFACES:
+                raise self._damaged(f"an interface more than {_MAX_INTERFACES}")
             self._interfaces[ifname] = _Interface()
         return self._interfaces[ifname]
+
+    def _keep(self, frame: AnyFrame) -> None:
+        """Keep windows for the tick that they were drained in."""
+        records = np.frombuffer(self._decoder.records(frame), WINDOW_DTYPE)
+        interface = self._interface(frame["ifname"])
+        moments = [records[name] for name in _WINDOW_MOMENTS]
+        moments += [records[pair][name] for pair in _WINDOW_PAIRS for name in ("mono_ns", "hw_ns")]
+        if any((moment > _MAX_NS).any() for moment in moments):
+            raise self._damaged(f"windows with a time beyond {_MAX_NS} ns")
+        interface.windows.append(records)
+        if sum(map(len, interface.windows)) > _MAX_WAITING_WINDOWS:
+            raise self._damaged(
+                f"{_MAX_WAITING_WINDOWS} windows of {frame['ifname']} without `inputs` behind them"
+            )
 
     def _tick(self, frame: AnyFrame) -> Iterator[Row]:
         interface, ifname = self._interface(frame["ifname"]), frame["ifname"]
@@ -140,6 +165,14 @@ class TelemetryReplay:
         windows = np.concatenate([np.zeros(0, WINDOW_DTYPE), *interface.windows])
         interface.windows.clear()
         inputs = self._inputs(frame)
+        now_ns = int(inputs.pairs.mono_ns.min())
+        if now_ns < interface.mono_ns:
+            raise self._damaged(
+                f"a tick of {ifname} that is {interface.mono_ns - now_ns} ns before the last one"
+            )
+        interface.mono_ns = int(inputs.pairs.mono_ns.max())
+        if len(windows) and windows["last_mono_ns"].max() > interface.mono_ns:
+            raise self._damaged(f"windows of {ifname} that end after the tick they came in")
         self._ticks += 1
         interface.reports = {}
         for clock, report in interface.clocks.tick(windows, inputs):
@@ -162,16 +195,25 @@ class TelemetryReplay:
     # ---- what a tick was fed ---------------------------------------------------------------------------------
 
     def _inputs(self, frame: AnyFrame) -> TickInputs:
+        steering = frame["steering"]
+        for f in fields(Steering):
+            most = _MAX_STEERING_PPB if f.name == "freq_ppb" else _MAX_NS
+            self._check(f"inputs.steering.{f.name}", steering[f.name], -most, most)
+        self._check("inputs.mono_ns", frame["mono_ns"], 0)
+        self._check("inputs.base_delay_ns", frame["base_delay_ns"] or 0, 0)
+        for item in frame["announces"]:
+            self._check("inputs.announces.mono_ns", item["mono_ns"], 0)
         return TickInputs(
             frame["mono_ns"],
             ClockPairs(*self._table(frame["pairs"], _PAIR_ROWS, "inputs.pairs")),
-            Steering(**{f.name: frame["steering"][f.name] for f in fields(Steering)}),
+            Steering(**{f.name: steering[f.name] for f in fields(Steering)}),
             None if frame["phc"] is None else self._reading(frame["phc"]),
             tuple((item["mono_ns"], item["message"]) for item in frame["announces"]),
         )
 
     def _reading(self, phc: PhcInput) -> PhcReading:
         burst = phc["burst"]
+        self._check("inputs.phc.steered_ppb", phc["steered_ppb"], -_MAX_STEERING_PPB, _MAX_STEERING_PPB)
         if burst is None:
             # Pairs without a burst say nothing.
             none = np.zeros(0, dtype=np.int64)
@@ -188,10 +230,17 @@ class TelemetryReplay:
         )
 
     def _table(self, data: bytes, rows: int, what: str) -> Any:
-        """The rows of a table of `<i8`, which has at least one column."""
+        """The rows of a table of `<i8`, which has at least one column; times and widths, so none is negative."""
         if not data or len(data) % (8 * rows):
             raise self._damaged(f"{what} of {len(data)} bytes")
-        return np.frombuffer(data, "<i8").astype(np.int64).reshape(rows, -1)
+        table = np.frombuffer(data, "<i8").astype(np.int64).reshape(rows, -1)
+        self._check(what, int(table.min()), 0)
+        self._check(what, int(table.max()), 0)
+        return table
+
+    def _check(self, what: str, value: float, least: float, most: float = _MAX_NS) -> None:
+        if not (isfinite(value) and least <= value <= most):
+            raise self._damaged(f"{what} {value}")
 
     def _damaged(self, found: str) -> DamagedStreamError:
         return DamagedStreamError(

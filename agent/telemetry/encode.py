@@ -284,12 +284,12 @@ class Encoder:
         return {
             **self._frame("irq", mono_ns),
             "span_ns": round(activity.seconds * 1e9),
-            "cpus": [_irq_cpu(cpu, seen) for cpu, seen in busiest[: schema.MAX_DELAY_ROWS]],
+            "cpus": [_irq_cpu(cpu, seen) for cpu, seen in busiest[: schema.MAX_IRQ_CPUS]],
             "irqs": [
                 {"irq": number, "per_s": rate.per_s, "share": rate.share}
                 for number, rate in activity.irqs.items()
             ],
-            "omitted": max(0, len(busiest) - schema.MAX_DELAY_ROWS),
+            "omitted": max(0, len(busiest) - schema.MAX_IRQ_CPUS),
         }
 
     def event(self, event: Event) -> Plan | Change | Effect | Conflict:
@@ -322,6 +322,7 @@ class Encoder:
                 }
                 for change in event.changes
             ],
+            "cause": event.cause,
         }
 
     def _change(self, event: ChangeEvent) -> Change:

@@ -182,9 +182,15 @@ def _plan(frame: AnyFrame) -> str:
     does = "plan" if frame["applied"] else "would"
     return (
         f"{frame['ifname']} #{frame['plan']} {does} {changes or 'change nothing'}: {frame['reason']} "
-        f"(p99 now {duration(frame['now_p99_ns'])}, predicted {duration(frame['predicted_p99_ns'])}, "
-        f"by {frame['decided_by']})"
+        f"({_expectation(frame)}by {frame['decided_by']})"
+        + (f"; {frame['cause']}" if frame.get("cause") else "")
     )
+
+
+def _expectation(frame: AnyFrame) -> str:
+    """Now and then; nothing where nothing is measured, or a plan has no delay to gain."""
+    figures = (("p99 now", frame["now_p99_ns"]), ("predicted", frame["predicted_p99_ns"]))
+    return "".join(f"{name} {duration(ns)}, " for name, ns in figures if ns is not None)
 
 
 def _change(frame: AnyFrame) -> str:

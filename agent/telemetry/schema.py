@@ -27,6 +27,7 @@ MAX_ITEMS = 8192
 MAX_DEPTH = 16
 MAX_BATCH_RECORDS = 4096
 MAX_DELAY_ROWS = 4096
+MAX_IRQ_CPUS = 128
 
 
 class Frame(TypedDict):
@@ -412,7 +413,7 @@ class Irq(Frame):
     cpus: list[IrqCpu]
     irqs: list[IrqLine]
     omitted: int
-    """CPUs beyond MAX_DELAY_ROWS that were left out."""
+    """CPUs beyond MAX_IRQ_CPUS that were left out."""
 
 
 # `from` is a keyword of Python.
@@ -435,6 +436,8 @@ class Plan(Frame):
     now_p99_ns: float | None
     predicted_p99_ns: float | None
     changes: list[PlannedChange]
+    cause: str
+    """What the CPUs that serve these queues are busy with; empty where that is not traced."""
 
 
 _ChangeValues = TypedDict("_ChangeValues", {"from": str, "to": str})

@@ -28,6 +28,7 @@ _BAR_WIDTH = 24
 _BAR_FROM_NS, _BAR_TO_NS = 256.0, 1e9  # the histogram's own range
 _NARROW = 60
 _PAINT_PERIOD_S = 0.25
+_BUSIEST = 3
 _PLAIN_PERIOD_S = 1.0
 _VIEW_QUEUE_BYTES = 128 << 10
 _UNKNOWN_SIZE = os.terminal_size((80, 24))
@@ -58,6 +59,8 @@ class State:
 
     hello: dict[str, Any] | None = None
     now_ns: int = 0
+    busiest: list[dict[str, Any]] = field(default_factory=list)
+    """CPUs with the most time in interrupts and softirqs."""
     interfaces: dict[str, InterfaceState] = field(default_factory=dict)
     health: dict[str, Any] | None = None
     refclock: dict[str, Any] | None = None
@@ -95,6 +98,8 @@ class State:
             self._interface(content["ifname"]).ptp = content
         elif kind == "delay":
             self._interface(content["ifname"]).delays = content["rows"]
+        elif kind == "irq":
+            self.busiest = content["cpus"][:_BUSIEST]
         elif kind in ("plan", "change", "effect", "conflict"):
             self.log.append(self._readable.line(content))
         elif kind == "health":
@@ -131,6 +136,7 @@ def render(state: State, width: int, height: int) -> list[str]:
     top = [*_head(state), *_trouble(state)]
     blocks = [(_facts(interface), interface.delays) for interface in state.interfaces.values()]
     top += _aligned(state.aligned)
+    top += _busiest(state.busiest)
     fixed = len(top) + sum(len(facts) for facts, _ in blocks)
     log_wanted = min(_LOG_AT_LEAST, len(state.log))
     room = max(0, height - fixed - log_wanted - 1)
@@ -226,8 +232,8 @@ def _facts(interface: InterfaceState) -> list[str]:
     if counters:
         lines.append(
             f"  {count(rates.get('packets', 0))} packets/s   {count(8 * rates.get('bytes', 0), 'bit/s')}   "
-            f"{count(rates.get('produced', 0))} windows/s   {counters.get('produced', 0)} produced = "
-            f"{counters.get('drained', 0)} drained + {counters.get('lost', 0)} lost"
+            f"{count(rates.get('produced', 0))} windows/s   {counters.get('drained', 0)} drained, "
+            f"{counters.get('lost', 0)} lost"
         )
     if interface.phc is not None:
         lines.append(f"  {phc_line(interface.phc)}")
@@ -252,6 +258,16 @@ def _clock(clock: dict[str, Any]) -> list[str]:
         f"kernel {ppb(clock['kernel_drift_ppb'])}   offset {exact(clock['offset_ns'])} ± {duration(clock['bound_ns'])}"
     )
     return lines
+
+
+def _busiest(rows: list[dict[str, Any]]) -> list[str]:
+    """The CPUs with the most softirq and interrupt time, in a line."""
+    cpus = [
+        f"cpu{row['cpu']} {sum(row['softirqs'].values()):.0%} softirq {row['irq']:.0%} irq"
+        + (f", net_rx waits {duration(row['rx_wait_p99_ns'])}" if row["rx_wait_p99_ns"] else "")
+        for row in rows
+    ]
+    return [f"busiest  {'   '.join(cpus)}"] if cpus else []
 
 
 def _delays(rows: list[dict[str, Any]], room: int, width: int) -> list[str]:

@@ -65,6 +65,27 @@ def test_observing_moves_no_consumer(pair: VethPair, tmp_path: Path) -> None:
             consumer.kill()
 
 
+@pytest.mark.skipif(not Path("/dev/cpu_dma_latency").exists(), reason="the kernel has no CPU latency limit")
+def test_a_run_holds_the_idle_limit_while_it_is_wanted(pair: VethPair, tmp_path: Path) -> None:
+    """What `agent doctor --fix` left for runs: the device is open while its file is there, and no longer."""
+    wanted = tmp_path / "fixes/idle_limit_us"
+    wanted.parent.mkdir()
+    wanted.write_text("20\n")
+    with AgentRun(pair.right, tmp_path, "--deny", "rps,xps,napi") as run:
+        run.started()
+        run.wait_until(lambda: "not used while this runs" in run.notes())
+        assert "/dev/cpu_dma_latency" in open_files(run.process.pid)
+        wanted.unlink()
+        run.wait_until(lambda: "idle limit released" in run.notes())
+        assert "/dev/cpu_dma_latency" not in open_files(run.process.pid)
+        assert run.stop() == 0
+
+
+def open_files(pid: int) -> set[str]:
+    """The paths of what a process has open."""
+    return {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+
+
 def test_pinning_needs_a_name(tmp_path: Path) -> None:
     """--pin-consumer alone ends with 2."""
     result = agent("run", "-i", "lo", "--pin-consumer", "--state-dir", str(tmp_path))

@@ -109,13 +109,29 @@ def test_received_packets_show_in_their_cpus_softirqs() -> None:
         receiver.bind(("127.0.0.1", 0))
         os.sched_setaffinity(0, {cpu})
         try:
-            assert trace.sample(time.monotonic_ns()).seconds == 0
+            first = trace.sample(time.monotonic_ns())
+            assert first is not None
+            assert first.seconds == 0
             for _ in range(500):
                 sender.sendto(b"x", receiver.getsockname())
             activity = trace.sample(time.monotonic_ns())
         finally:
             os.sched_setaffinity(0, allowed)
+    assert activity is not None
     seen = activity.cpus[cpu]
     assert seen.polls_per_s * seen.packets_per_poll * activity.seconds >= 450
     assert 0 < seen.net_rx <= seen.softirq < 1
     assert seen.wait_p50_ns > 0
+
+
+def test_stopping_detaches_and_starting_begins_anew() -> None:
+    """Stopped it has nothing to tell; started again it knows nothing of what was going on before."""
+    topology = read_cpus(HostPaths())
+    trace = IrqTrace(topology.width, [])
+    assert trace.sample(time.monotonic_ns()) is None
+    for _ in range(2):
+        with trace:
+            first = trace.sample(time.monotonic_ns())
+            assert first is not None
+            assert not first.cpus
+        assert trace.sample(time.monotonic_ns()) is None

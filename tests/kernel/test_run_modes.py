@@ -111,3 +111,19 @@ def test_observing_changes_nothing(pair: VethPair, tmp_path: Path) -> None:
     assert during == before
     assert pair.right.call(snapshot) == before
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_leaves_napi_deferral_alone(pair: VethPair, tmp_path: Path) -> None:
+    """Deferring interrupts makes packets wait: no run sets it, whatever it found."""
+    files = [Path("/sys/class/net/cap0") / name for name in ("napi_defer_hard_irqs", "gro_flush_timeout")]
+    if not all(pair.right.call(file.exists) for file in files):
+        pytest.skip("this kernel has no deferral of interrupts")
+    before = [pair.right.read(file) for file in files]
+    with AgentRun(pair.right, tmp_path) as run:
+        run.started()
+        for _ in range(10):
+            send(pair.left, stamped_frames())
+            run.wait_for("delay")
+            assert [pair.right.read(file) for file in files] == before
+        assert run.stop() == 0
+    assert [pair.right.read(file) for file in files] == before

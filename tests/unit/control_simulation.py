@@ -13,6 +13,7 @@ from agent.control.events import Event
 from agent.control.journal import Journal, Scope, netns_inode
 from agent.control.observation import InterfaceObservation, Observation
 from agent.ffi.records import HIST_BUCKETS, hist_bucket
+from agent.host.activity import IrqActivity
 from agent.host.load import CpuLoad, CpuShare, Drops
 from agent.host.masks import CpuMask
 from agent.host.model import read_host
@@ -53,6 +54,8 @@ class SimulatedHost:
         self.now_ns = 1_000_000_000
         self.rng = np.random.default_rng(7)
         self.events: list[Event] = []
+        self.activity: IrqActivity | None = None
+        """What the tracepoints show; None: they are not there."""
 
     def rps_path(self, queue: int) -> Path:
         """The mask file of a receive queue."""
@@ -111,7 +114,7 @@ class SimulatedHost:
             packets=packets,
             tx_packets=self.tx,
         )
-        return Observation(CpuLoad(0.1, shares, drops), {"veth0": interface})
+        return Observation(CpuLoad(0.1, shares, drops), {"veth0": interface}, activity=self.activity)
 
     def run(self, controller: Controller, ticks: int) -> list[Event]:
         """Tick the controller; returns what it told."""

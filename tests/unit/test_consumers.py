@@ -164,6 +164,18 @@ def test_a_process_id_that_is_not_there_is_refused(host: FixtureHost) -> None:
         Consumers(host.paths, ["4242"])
 
 
+def test_a_process_id_that_is_another_process_later_is_not_followed(host: FixtureHost) -> None:
+    """The kernel gives numbers again: a stranger's threads are nobody's consumer."""
+    process(host, 42, "capture")
+    consumers = Consumers(host.paths, ["42"])
+    assert set(consumers.follow(0)) == {42}
+    for file in ("42/stat", "42/task/42/stat"):
+        text = (host.paths.proc / file).read_text()
+        host.file(host.paths.proc / file, text.replace(" 4042 ", " 9999 "))
+    assert consumers.follow(10 * S) == {}
+    assert consumers.take_notes()[-1] == "consumer 42: does not run now"
+
+
 def test_exec_leaves_isolated_cpus_out_unless_they_were_asked_for(host: FixtureHost) -> None:
     """The CPUs of the node that are allowed; isolated ones where nothing else is."""
     topology = read_cpus(host.paths)

@@ -175,7 +175,8 @@ def test_names_of_actuators() -> None:
     with pytest.raises(UsageError, match="no actuator 'irqs'"):
         allowed_actuators(allow=["irqs"])
     with pytest.raises(UsageError, match="not in this version"):
-        allowed_actuators(allow=["coalesce"])
+        allowed_actuators(allow=["rss"])
+    assert allowed_actuators(allow=["coalesce"])[-1] == "coalesce"
 
 
 def test_a_read_only_procfs_is_found_at_the_start(nic: Host, monkeypatch: pytest.MonkeyPatch) -> None:

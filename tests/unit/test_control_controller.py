@@ -12,6 +12,7 @@ from agent.control.controller import Controller
 from agent.control.events import ChangeEvent, ConflictEvent, EffectEvent, PlanEvent
 from agent.control.plan import render_reports
 from agent.errors import UsageError
+from agent.host.activity import CpuActivity, IrqActivity
 from tests.unit.control_simulation import SimulatedHost
 
 
@@ -169,6 +170,16 @@ def test_a_value_changed_by_somebody_else_is_left_to_them(host: SimulatedHost) -
     assert host.masks() == ["2", "2", "3", "2"]
 
 
+def test_a_conflict_names_who_runs_that_sets_such_things(host: SimulatedHost) -> None:
+    """irqbalance is found among the processes of the host that is controlled."""
+    host.tree.file(host.tree.paths.proc / "555/comm", "irqbalance\n")
+    controller = host.controller()
+    host.run(controller, 50)
+    host.rps_path(2).write_text("3\n")
+    conflicts = [event for event in host.run(controller, 50) if isinstance(event, ConflictEvent)]
+    assert [conflict.owner for conflict in conflicts] == ["irqbalance"]
+
+
 def test_somebody_changing_a_setting_in_flight_ends_the_trial(host: SimulatedHost) -> None:
     """Our other settings go back, theirs stays."""
     controller = host.controller()
@@ -278,7 +289,7 @@ def test_explaining_names_every_queue_and_the_reason(host: SimulatedHost) -> Non
     assert {(report.lever, report.current, report.wanted) for report in reports} == {("rps", "2", "0")}
     text = render_reports(reports)
     assert "veth0:3" in text
-    assert "predicted" in text
+    assert "to CPU 0" in text
     host.soft = {0: 0.0, 1: 0.0}
     host.run(controller, 60)
     assert "hysteresis" in render_reports(controller.explain(host.now_ns))
@@ -314,3 +325,20 @@ def test_a_refused_change_takes_the_whole_plan_back(
     outcomes = [event.outcome for event in host.events if isinstance(event, ChangeEvent)]
     assert outcomes == ["applied", "applied", "refused", "rolled_back", "rolled_back"]
     assert host.masks() == ["2"] * 4
+
+
+def test_plans_say_what_the_cpus_are_busy_with(host: SimulatedHost) -> None:
+    """Where interrupts are traced, the CPU that serves the queues is named with its softirqs; else nothing is said."""
+    silent = host.controller(observe_only=True)
+    plans = [event for event in host.run(silent, 30) if isinstance(event, PlanEvent)]
+    assert {plan.cause for plan in plans} == {""}
+    assert {report.cause for report in silent.explain(host.now_ns)} == {""}
+    host.journal.close()
+    row = CpuActivity(0.0, 0.7, {"net_rx": 0.6, "timer": 0.1}, 1e3, 9e4, 100.0, 10.0, 0.0)
+    host.activity = IrqActivity(0.1, {1: row})
+    traced = host.controller(observe_only=True)
+    plans = [event for event in host.run(traced, 30) if isinstance(event, PlanEvent)]
+    expected = "CPU 1: 70% in softirq (net_rx 60%, timer 10%), 0.0% in interrupts, NET_RX waits 90.0 us (p99)"
+    assert expected in {plan.cause for plan in plans}
+    assert {report.cause for report in traced.explain(host.now_ns)} == {expected}
+    assert expected in render_reports(traced.explain(host.now_ns))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -107,6 +108,14 @@ def test_the_nics_node_and_an_idle_sibling_are_preferred() -> None:
     top = topology(4, nodes={0: 0, 1: 0, 2: 1, 3: 1})
     plan = plan_for(top, load(0.12, 0.8, 0.12, 0.12), limits(top, node=0))
     assert [change.to_text for change in plan.changes] == ["0"]
+
+
+def test_efficiency_cores_come_last() -> None:
+    """Of CPUs that are as idle, the faster kind."""
+    top = topology(4)
+    slow = {i: replace(cpu, capacity=0.5 if i in (0, 2) else 1.0) for i, cpu in top.cpus.items()}
+    plan = plan_for(replace(top, cpus=slow), load(0.1, 0.8, 0.1, 0.1))
+    assert plan.changes[0].cpu == 3
 
 
 def test_refused_cpus_and_ideas_put_aside_are_not_planned_again() -> None:

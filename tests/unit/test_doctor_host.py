@@ -21,6 +21,7 @@ from agent.doctor import (
 from agent.doctor.check import Context, run_checks
 from agent.errors import UsageError
 from agent.ffi.ethtool import Rss, is_symmetric_key
+from agent.host.coalescing import Coalescing
 from agent.host.consumers import consumer_threads, find_pids, memory_by_node
 from tests.unit.test_doctor import MOUNTS, assert_found, context
 from tests.unit.test_doctor import host as host
@@ -94,7 +95,9 @@ def test_raw_io_does_not_allow_writing_irqs(host: FixtureHost) -> None:
 def test_rootless_container_cannot_work(host: FixtureHost) -> None:
     """Capabilities of a user namespace count for nothing here."""
     host.file(host.paths.proc / "self/uid_map", "         0     100000      65536\n")
+    status(host, 0, (1 << 41) - 1)
     assert_found(container.namespaces(context(host)), "fail", "user namespace")
+    assert_found(container.irq_writes(context(host)), "warn", "root of a user namespace")
 
 
 def test_missing_namespaces_are_named_with_the_manifest(host: FixtureHost) -> None:
@@ -168,6 +171,14 @@ def test_hybrid_and_smt_are_told(host: FixtureHost) -> None:
     host.file(host.paths.cpu / "smt/active", "1\n")
     host.file(host.paths.cpu / "cpu0/topology/core_id", "0\n")
     assert_found(cpus.topology(context(host)), "ok", "2-3 are efficiency cores", "SMT")
+
+
+def test_slower_cpus_are_told_by_their_capacity(host: FixtureHost) -> None:
+    """Where no list of efficiency cores exists, as on arm64."""
+    host.file(host.paths.cpu / "cpu0/topology/core_id", "0\n")
+    for cpu, capacity in enumerate((1024, 1024, 460, 460)):
+        host.file(host.paths.cpu / f"cpu{cpu}/cpu_capacity", f"{capacity}\n")
+    assert_found(cpus.topology(context(host)), "ok", "2-3 are slower")
 
 
 def test_host_without_topology_is_told(host: FixtureHost) -> None:
@@ -265,6 +276,20 @@ def test_interrupts_crowded_on_one_cpu_are_told(host: FixtureHost) -> None:
     assert_found(interrupts.placement(context(host, "eth1")), "info", "CPU 0: 31-32")
     served_by(host, 32, 1)
     assert_found(interrupts.placement(context(host, "eth1")), "ok")
+
+
+def test_coalescing_is_told_with_what_it_adds() -> None:
+    """Adaptive, long and short: what a packet waits after its stamp."""
+    assert_found(
+        interrupts.coalescing_finding("eth1", Coalescing(50, 0, False)),
+        "info",
+        "rx-usecs 50",
+        "adaptive-rx off",
+    )
+    adaptive = interrupts.coalescing_finding("eth1", Coalescing(3, 0, True))
+    assert_found(adaptive, "info", "adaptive-rx on")
+    assert "without effect" in adaptive.remedy
+    assert_found(interrupts.coalescing_finding("eth1", Coalescing(3, 0, False)), "ok", "rx-usecs 3")
 
 
 def test_napi_deferral_is_told(host: FixtureHost) -> None:

@@ -199,3 +199,134 @@ def test_a_host_without_topology_still_reads(host: FixtureHost) -> None:
     assert topology.cpus[0].node is None
     assert not topology.cpus[0].siblings
     assert len(topology.usable) == 4
+
+
+def test_a_host_of_1152_cpus(host: FixtureHost) -> None:
+    """More CPUs than any fixed mask has: every id, node and sibling is right, and masks are as wide as the kernel's."""
+    host.cpus("0-1151", isolated="1151")
+    for node in range(8):
+        first = 72 * node
+        host.file(
+            host.paths.sys / f"devices/system/node/node{node}/cpulist",
+            f"{first}-{first + 71},{first + 576}-{first + 647}\n",
+        )
+    host.file(host.paths.cpu / "cpu1100/topology/core_cpus_list", "524,1100\n")
+    host.interface("eth0", 3, queues=2, device="pci/1", irqs=[4000, 4001])
+    rows = [
+        (4000, [0] * 1151 + [7], " PCI-MSI 0-edge      eth0-TxRx-0"),
+        (4001, [1] * 1152, " PCI-MSI 1-edge      eth0-TxRx-1"),
+    ]
+    (host.paths.proc / "interrupts").write_bytes(interrupts_text(list(range(1152)), rows))
+    model = read_host(host.paths, ["eth0"])
+    topology = model.topology
+    assert [queue.irq for queue in model.interfaces["eth0"].queues] == [4000, 4001]
+    assert (topology.width, topology.nodes, len(topology.usable)) == (1152, 8, 1151)
+    assert (topology.node_of(1150), topology.node_of(72), topology.node_of(576)) == (7, 1, 0)
+    assert list(topology.cpus[1100].siblings) == [524, 1100]
+    assert len(topology.usable.format_mask(topology.width)) == 36 * 9 - 1
+
+
+def test_a_virtual_function_has_its_own_vectors(host: FixtureHost) -> None:
+    """The physical function's are those of another interface, though both are on one card."""
+    host.cpus("0-3")
+    host.interface("pf0", 3, queues=2, device="pci0000:00/0000:01:00.0", irqs=[30, 31])
+    directory = host.interface("vf0", 4, queues=2, device="pci0000:00/0000:01:00.7", irqs=[40, 41])
+    (directory / "device/physfn").symlink_to(host.paths.sys / "devices/pci0000:00/0000:01:00.0")
+    host.interrupts(
+        [(30, "i40e-pf0-TxRx-0"), (31, "i40e-pf0-TxRx-1"), (40, "iavf-vf0-TxRx-0"), (41, "iavf-vf0-TxRx-1")]
+    )
+    model = read_host(host.paths, ["vf0"])
+    assert [queue.irq for queue in model.interfaces["vf0"].queues] == [40, 41]
+    assert not any(irq.shared for irq in model.irqs.values())
+
+
+def test_a_scalable_function_is_told_from_the_card_below(host: FixtureHost) -> None:
+    """Auxiliary bus: the card lists the vectors of both, each named after its device."""
+    host.cpus("0-3")
+    host.interface("en0", 2, queues=1, device="pci/0000:08:00.0", irqs=[50, 51, 52])
+    host.interface("en0s88", 3, queues=1, device="pci/0000:08:00.0/mlx5_core.sf.4")
+    host.interrupts(
+        [
+            (50, "mlx5_async0@pci:0000:08:00.0"),
+            (51, "mlx5_comp0@pci:0000:08:00.0"),
+            (52, "mlx5_comp0@aux:mlx5_core.sf.4"),
+        ]
+    )
+    interfaces = read_host(host.paths, ["en0", "en0s88"]).interfaces
+    assert interfaces["en0"].queues[0].irq == 51
+    assert interfaces["en0s88"].queues[0].irq == 52
+
+
+def test_a_bond_on_nics_of_two_nodes(host: FixtureHost) -> None:
+    """Each leaf keeps its own node; the bond itself has none and no queues' interrupts."""
+    host.cpus("0-3")
+    for name, ifindex, node in (("eth0", 2, 0), ("eth1", 3, 1)):
+        directory = host.interface(name, ifindex, device=f"pci/{ifindex}", irqs=[10 + ifindex])
+        host.file(directory / "device/numa_node", f"{node}\n")
+    host.interrupts([(12, "eth0-TxRx-0"), (13, "eth1-TxRx-0")])
+    bond = host.interface("bond0", 4)
+    for leaf in ("eth0", "eth1"):
+        (bond / f"lower_{leaf}").symlink_to(host.paths.net(leaf))
+    model = read_host(host.paths, ["bond0"])
+    assert {leaf.name: leaf.numa_node for leaf in model.leaves()} == {"eth0": 0, "eth1": 1}
+    assert model.interfaces["bond0"].numa_node is None
+    assert model.interfaces["bond0"].irq_source == "none"
+
+
+def test_queue_directories_beyond_the_vectors_have_no_interrupt(host: FixtureHost) -> None:
+    """mlx5 before 6.1 lists twice as many rx directories as channels (XSK queues): the second half has none."""
+    host.cpus("0-3")
+    host.interface("p1", 3, queues=4, device="pci/1", irqs=[30, 31])
+    host.interrupts([(30, "mlx5_comp0@pci:0000:01:00.0"), (31, "mlx5_comp1@pci:0000:01:00.0")])
+    assert [queue.irq for queue in read_host(host.paths, ["p1"]).interfaces["p1"].queues] == [
+        30,
+        31,
+        None,
+        None,
+    ]
+
+
+def test_vectors_beyond_the_queues_are_not_queues(host: FixtureHost) -> None:
+    """r8125 numbers further vectors than it has receive queues."""
+    host.cpus("0-3")
+    host.interface("eth0", 3, queues=2, device="pci/1", irqs=[30, 31, 32, 33])
+    host.interrupts([(30, "eth0-0"), (31, "eth0-1"), (32, "eth0-16"), (33, "eth0-18")])
+    model = read_host(host.paths, ["eth0"])
+    assert [queue.irq for queue in model.interfaces["eth0"].queues] == [30, 31]
+    assert set(model.irqs) == {30, 31}
+
+
+def test_half_linked_netlink_is_completed_by_names(host: FixtureHost) -> None:
+    """Where netdev netlink tells the interrupts of some queues only, names give the others, and never overrule it."""
+    host.cpus("0-3")
+    host.interface("eth0", 3, queues=2, device="pci/1", irqs=[30, 31])
+    host.interrupts([(30, "eth0-TxRx-0"), (31, "eth0-TxRx-1")])
+    table = LinkTable(
+        links={"eth0": Link("eth0", 3, "", 1500, None, None, False, 2, 2)},
+        queue_napi={(3, "rx", 0): 600},
+        napis={600: Napi(600, 3, 44, None)},
+    )
+    assert [queue.irq for queue in read_host(host.paths, ["eth0"], table).interfaces["eth0"].queues] == [
+        44,
+        31,
+    ]
+
+
+def test_cpus_follow_the_files(host: FixtureHost) -> None:
+    """Sparse ids, and a CPU that came back: what is read is what is there now."""
+    host.cpus("0,3-7", possible="0-7")
+    assert list(read_cpus(host.paths).usable) == [0, 3, 4, 5, 6, 7]
+    host.cpus("0-7", possible="0-7")
+    assert len(read_cpus(host.paths).usable) == 8
+
+
+def test_efficiency_cores_are_slower(host: FixtureHost) -> None:
+    """By the scheduler's capacity, or by the firmware's highest performance; equal or unknown CPUs are all 1."""
+    host.cpus("0-3")
+    assert {cpu.capacity for cpu in read_cpus(host.paths).cpus.values()} == {1.0}
+    for cpu, perf in enumerate((64, 64, 40, 40)):
+        host.file(host.paths.cpu / f"cpu{cpu}/acpi_cppc/highest_perf", f"{perf}\n")
+    assert [cpu.capacity for cpu in read_cpus(host.paths).cpus.values()] == [1.0, 1.0, 0.625, 0.625]
+    for cpu, capacity in enumerate((512, 512, 1024, 1024)):
+        host.file(host.paths.cpu / f"cpu{cpu}/cpu_capacity", f"{capacity}\n")
+    assert [cpu.capacity for cpu in read_cpus(host.paths).cpus.values()] == [0.5, 0.5, 1.0, 1.0]

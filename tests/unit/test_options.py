@@ -26,14 +26,14 @@ def _options(*flags: str) -> RunOptions:
 
 @pytest.mark.parametrize(
     ("text", "expected_ns"),
-    [("1ms", 1_000_000), ("100us", 100_000), ("1.5s", 1_500_000_000), ("2", 2_000_000), ("7ns", 7)],
+    [("1ms", 1_000_000), ("100us", 100_000), ("1.5s", 1_500_000_000), ("7ns", 7)],
 )
 def test_durations_are_integer_ns(text: str, expected_ns: int) -> None:
-    """A duration with any known unit becomes integer nanoseconds; a bare number is ms."""
+    """A duration with any known unit becomes integer nanoseconds."""
     assert parse_duration_ns(text) == expected_ns
 
 
-@pytest.mark.parametrize("text", ["", "ms", "-1ms", "1 parsec", "1e3ms", "nan"])
+@pytest.mark.parametrize("text", ["", "2", "ms", "-1ms", "1 parsec", "1e3ms", "nan"])
 def test_a_malformed_duration_is_refused(text: str) -> None:
     """What is no duration raises instead of becoming a default."""
     with pytest.raises(ValueError, match="no duration"):

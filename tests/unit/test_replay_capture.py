@@ -88,6 +88,7 @@ def test_any_bytes_are_read_or_refused(head: bytes, data: bytes) -> None:
         (section() + interface(None) + enhanced(1, b"a"), "coarser than nanoseconds"),
         (section() + interface(9, link_type=101), "link type is 101, raw IP"),
         (section() + interface(9) + block(3, bytes(8)), "no time"),
+        (section() + interface(9) + block(2, bytes(20)), "obsolete packet block"),
     ],
 )
 def test_what_cannot_be_used_is_refused(data: bytes, what: str) -> None:
@@ -113,6 +114,19 @@ def test_damage_is_said_by_packet_and_byte(damage: bytes, what: str) -> None:
         read(good + damage)
     assert "packet 2 (byte " in caught.value.what
     assert "the 1 packets before it are good" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (section() + interface(9) + enhanced((1 << 64) - 1, b"a"), "a time of 18446744073 s"),
+        (section() + interface(9) * 5000, "an interface more than 4096"),
+    ],
+)
+def test_what_no_capture_has_is_damage(data: bytes, what: str) -> None:
+    """A time that 64 bits don't hold as nanoseconds, interfaces without end."""
+    with pytest.raises(DamagedCaptureError, match=what):
+        read(data)
 
 
 @pytest.mark.skipif(not _TCPDUMP.exists(), reason="the captures are not beside this checkout")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +217,8 @@ def test_a_cut_capture_ends_with_5(tmp_path: Path, capsys: pytest.CaptureFixture
         (csv(5).encode(), ["--horizons", "0"], "outside"),
         (csv(5).encode(), ["--horizons", "nan"], "outside"),
         (csv(5).encode(), ["--horizons", "10,1"], "ascend"),
+        (csv(5).encode(), ["--horizons", "1.0000001,1.0000002"], "alike in six digits"),
+        (csv(5).encode(), ["--base-delay-ns", "5"], "--base-delay-ns is for captures"),
         (csv(5).encode(), ["--experts", "guess,kalman3"], "no such expert: guess"),
         (csv(5).encode(), ["--plot", "x.pdf"], "only PNG"),
         (csv(5).encode(), ["--plot", "/nowhere/x.png"], "can't be written"),
@@ -253,6 +258,56 @@ def test_plot_draws_a_picture(file: Path, tmp_path: Path, capsys: pytest.Capture
         assert (np.abs(picture[:, :, :3] - rgb).max(axis=2) < 0.02).any()
 
 
+def test_names_are_drawn_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file's name is no mathematics, and may hold bytes that are no text."""
+    pytest.importorskip("matplotlib")
+    for name in ("$\\frac{$.csv", "\udcff.csv"):
+        path = tmp_path / name
+        path.write_text(csv(20))
+        assert main(["replay", str(path), "--plot", str(tmp_path / "x.png")]) == 0
+    assert main(["replay", str(path), "--plot", str(tmp_path)]) == 2
+
+
+def test_a_file_that_cannot_be_read_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is the recording that is named, not standard output."""
+    assert main(["replay", "/proc/self/mem"]) == 2
+    assert "cannot read /proc/self/mem on: Input/output error" in capsys.readouterr().err
+
+
+def test_a_pipe_is_known_by_its_first_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """However few of them come at first."""
+    data = pcap(list(stamped(1.0)))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def write() -> None:
+        with pipe.open("wb", buffering=0) as file:
+            for byte in data[:30]:
+                file.write(bytes((byte,)))
+                time.sleep(0.001)
+            file.write(data[30:])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    last = lines(capsys, str(pipe))[-1]["summary"]
+    writer.join()
+    assert last["kind"] == "pcap"
+
+
+@pytest.mark.parametrize("rate", [1e-9, 1e-6, 1e-3, 2.0, 1e5])
+@pytest.mark.parametrize("every_ns", [10**6, 10**9, 10**11])
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_clock_in_another_unit_is_replayed(
+    rate: float, every_ns: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A hardware clock that counts µs or ps, or hardly at all: figures as bad as the clock, but figures."""
+    rows = [(START_NS + i * every_ns, 10**17 + round(i * every_ns * rate)) for i in range(100)]
+    path = tmp_path / "unit.csv"
+    path.write_text(HEADER + "\n" + "".join(f"{a},{b},1500\n" for a, b in rows if b < 1 << 62))
+    *replayed, _ = lines(capsys, str(path))
+    assert all(abs(h["offset_ns"]) < 1 << 62 for row in replayed for h in row["predict"].values())
+
+
 def test_plot_without_matplotlib_says_how_to_get_it(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -261,7 +316,7 @@ def test_plot_without_matplotlib_says_how_to_get_it(
     assert main(["replay", str(file), "--plot", str(tmp_path / "x.png")]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert "pip install 'agent[plot]'" in said.err
+    assert ".venv/bin/pip install '.[plot]'" in said.err
 
 
 def test_a_strip_keeps_every_peak() -> None:

@@ -102,6 +102,12 @@ def test_floats_are_never_rounded(value: float, form: str) -> None:
         ("local_ns\rhw_ns\r", "line 1", "CRLF"),
         (f'{HEADER}\n"1"2,2,\n', "line 2", "quote whole fields"),
         (HEADER.encode("utf-16"), "UTF-16", "iconv"),
+        (HEADER.encode("utf-16-le"), "UTF-16 without its mark", "iconv"),
+        (
+            f"{HEADER},hw_clock\n" + "".join(f"{i},1,,{i}\n" for i in range(99)),
+            "a clock more than 64",
+            "number",
+        ),
         (b"\x00\x01\x02\xff", "expected the header", "begin the file with"),
         (f"{HEADER}\n{'1' * (MAX_LINE_BYTES + 1)}", "line 2: the line is longer", "CSV"),
         (f"{HEADER}\n1,\x1b[31m,\n", 'hw_ns is "?[31m"', "digits"),

@@ -179,6 +179,11 @@ BURST = {"method": "extended", "local_clock": "raw", "reads": bytes(24), "pairs"
             "reads of a PHC by 'guessed' against 'raw'",
         ),
         ({"phc": {"steered_ppb": 0.0, "burst": BURST | {"reads": bytes(25)}}}, "burst.reads of 25 bytes"),
+        ({"phc": {"steered_ppb": float("inf"), "burst": None}}, "steered_ppb inf"),
+        ({"pairs": b"\xff" * 56}, "inputs.pairs -1"),
+        ({"pairs": bytes(56)}, "a tick of eth1 that is .* ns before the last one"),
+        ({"mono_ns": 1 << 63}, "inputs.mono_ns 9223372036854775808"),
+        ({"ifname": "eth9", "base_delay_ns": -1}, "inputs.base_delay_ns -1"),
     ],
 )
 def test_damaged_inputs_are_said(change: dict[str, Any], what: str) -> None:
@@ -187,4 +192,22 @@ def test_damaged_inputs_are_said(change: dict[str, Any], what: str) -> None:
     at = next(i for i, frame in enumerate(frames) if frame["t"] == "inputs" and i > 60)
     frames[at] |= change
     with pytest.raises(PartialError, match=what):
+        replay(stream(frames))
+
+
+def test_windows_of_the_future_are_said() -> None:
+    """Windows end before the tick in which they are drained; others would wait for ever."""
+    frames = [dict(frame) for frame in FRAMES]
+    at = next(i for i, frame in enumerate(frames) if frame["t"] == "windows")
+    later = np.frombuffer(frames[at]["data"], WINDOW_DTYPE).copy()
+    later["last_mono_ns"] += 10**12
+    frames[at]["data"] = later.tobytes()
+    with pytest.raises(PartialError, match="end after the tick"):
+        replay(stream(frames))
+
+
+def test_interfaces_without_end_are_said() -> None:
+    """Each takes memory, and no host captures on so many."""
+    frames = [FRAMES[0]] + [FRAMES[1] | {"ifname": f"eth{i}"} for i in range(99)]
+    with pytest.raises(PartialError, match="an interface more than 64"):
         replay(stream(frames))

@@ -26,7 +26,7 @@ def test_view_shows_what_the_run_is_about() -> None:
     text = "\n".join(render(state_of(*sample.run_of_frames()), 160, 40))
     for part in (
         "eth1", "hook xdp", "stamp trailer", "relative", "+12.01 ppm", "20 ppb", "PHASE_STEP", "250 µs",
-        "40 produced = 40 drained + 0 lost", "rps_cpus 0 → 2 applied", "kept", "irqbalance",
+        "40 drained, 0 lost", "rps_cpus 0 → 2 applied", "kept", "irqbalance",
         "p99", "█", "ended: SIGINT", "/dev/ptp0 extended against raw, dialled -1250.2 ppb",
         "eth1 trailer 2:3 − eth1 trailer 9:1 5000123 ns ± 20.1 µs, -320 ppb ± 25 ppb",
         "PTP domain 24: grandmaster 001b19.fffe.0a0b0c of class 6, 1 steps away",
@@ -172,3 +172,11 @@ def test_stopped_terminal_holds_nothing_up() -> None:
     finally:
         os.close(ours)
         os.close(theirs)
+
+
+def test_the_busiest_cpus_have_a_line() -> None:
+    """What the tracepoints show of the CPUs, the busiest first."""
+    lines = render(state_of(*sample.run_of_frames()), 160, 40)
+    (busiest,) = [line for line in lines if line.startswith("busiest")]
+    assert "cpu1 10% softirq 1% irq, net_rx waits 45" in busiest
+    assert busiest.index("cpu1") < busiest.index("cpu0")

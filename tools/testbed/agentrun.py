@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,8 @@ from tools.testbed.testbed import Testbed
 _START_TIMEOUT_S = 30.0
 _END_TIMEOUT_S = 20.0
 _CLOCK_LINE_EVERY_NS = 2_000_000_000
+# Frames that come all the time, and would drown what happens.
+_NOT_SHOWN = ("windows", "inputs", "delay", "irq", "steering", "health")
 
 
 class AgentRun:
@@ -55,7 +58,7 @@ class AgentRun:
                 for frame in decoder.feed(data):
                     kind = frame["t"]
                     self._evidence.add(frame, decoder.records(frame) if kind == "windows" else None)
-                    line = readable.line(frame) if kind not in ("windows", "delay", "health") else ""
+                    line = readable.line(frame) if kind not in _NOT_SHOWN else ""
                     if kind == "clock":
                         if not frame["tags"] and frame["mono_ns"] < next_clock_line:
                             continue
@@ -75,7 +78,7 @@ class AgentRun:
         while not self._said_hello.wait(0.02):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self._reader.join(1)
-                raise PartialError(f"the agent did not start:\n{self.stderr()}")
+                raise PartialError(f"the agent did not start{self._how_it_ended()}:\n{self.stderr()}")
 
     def sample(self) -> None:
         """Look at the process from outside: CPU time and memory."""
@@ -109,6 +112,12 @@ class AgentRun:
     def cpu_percent(self) -> float:
         """Of one core, from the first sample to the last."""
         return 100 * (self._last[1] - self._first[1]) / self.seconds if self._first and self.seconds else 0.0
+
+    def _how_it_ended(self) -> str:
+        code = self._process.poll()
+        if code is None:
+            return f" within {_START_TIMEOUT_S:g} s"
+        return f", killed by {signal.Signals(-code).name}" if code < 0 else f", exit code {code}"
 
     def stderr(self) -> str:
         """What it said on stderr."""

@@ -16,7 +16,9 @@ def save(figures: list[Figure], stem: Path) -> list[Path]:
     try:
         import matplotlib as mpl
     except ImportError as error:
-        raise UnsupportedError("no pictures: matplotlib is not installed", "pip install '.[plot]'") from error
+        raise UnsupportedError(
+            "no pictures: matplotlib is not installed", ".venv/bin/pip install '.[plot]'"
+        ) from error
     mpl.use("Agg")
     named = {figure.name: figure for figure in figures}
     written = []
