@@ -5,6 +5,8 @@
 #   make bpf [IF=eth1]                      build the programs and load them through the verifier; attach with IF=
 #   make unload IF=eth1                     detach them again
 #   make bench-clock                        figures of the clock, on synthetic clocks and recordings
+#   make train [ARGS=--all-ways]            train the clock's LSTM anew: ten minutes, and PyTorch is fetched
+#   make ablation                           what it earns, and what each part of its training does, to docs/results/
 #   make bench | make lint | make format | make clean
 
 # BCC's Python package is visible to the system's interpreter only.
@@ -18,10 +20,11 @@ ARCH    := $(shell uname -m | sed 's/x86_64/x86/;s/aarch64/arm64/')
 
 BPF_OBJECTS := $(patsubst bpf/%.bpf.c,$(BPF_DIR)/%.bpf.o,$(wildcard bpf/*.bpf.c))
 BPF_HEADERS := $(wildcard bpf/*.h)
+TRAIN_VENV  := build/train-venv
 CHRONYD     := build/chrony/usr/sbin/chronyd
 TESTBED     := $(patsubst tools/testbed/%.c,build/testbed/%,$(wildcard tools/testbed/*.c))
 
-.PHONY: all demo test bpf unload bench bench-clock lint format clean deps
+.PHONY: all demo test bpf unload bench bench-clock train ablation lint format clean deps
 all: $(VENV)/.installed $(BPF_OBJECTS)
 
 build/.deps: tools/install-deps.sh
@@ -67,6 +70,18 @@ bench: all $(TESTBED)
 
 bench-clock: all
 	$(BIN)/python -m tools.bench.clock $(ARGS)
+
+# PyTorch is large, and nothing but the training needs it.
+$(TRAIN_VENV)/.installed: $(VENV)/.installed
+	test -x $(TRAIN_VENV)/bin/python || $(PYTHON) -m venv --system-site-packages $(TRAIN_VENV)
+	$(TRAIN_VENV)/bin/pip install --quiet --editable '.[train]' --config-settings editable_mode=compat
+	@touch $@
+
+train: $(TRAIN_VENV)/.installed
+	nice -n 19 $(TRAIN_VENV)/bin/python -m tools.training $(ARGS)
+
+ablation: all
+	nice -n 19 $(BIN)/python -m tools.training.ablation --save $(ARGS)
 
 lint: all
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -26,8 +26,8 @@ FILE is one of
   pcap(ng)    nanosecond captures whose frames carry a switch's time stamp: Arista 7130 (Metamako) and Cisco Nexus 3550
               (Exablaze) trailers, Arista 7280 (0xD28B) headers
 
-exit codes: 0 replayed to the end; 2 the file or an option can't be used (the line or packet is named); 5 the file
-breaks off or is damaged: what came before is replayed and summed up
+exit codes: 0 replayed to the end; 2 the file or an option can't be used (the line or packet is named); 3 the weights
+of lstm are damaged; 5 the file breaks off or is damaged: what came before is replayed and summed up
 
 examples:
   agent replay phc.csv                          errors of each expert at each horizon, tags, stability
@@ -61,7 +61,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help=f"how far to predict, in s (default {_HORIZONS})",
     )
     parser.add_argument(
-        "--experts", metavar="E,E,…", help="which experts take part (default: all; an unknown one lists them)"
+        "--experts",
+        metavar="E,E,…",
+        help="which experts take part (default: all but lstm; an unknown one lists them)",
     )
     parser.add_argument(
         "--base-delay-ns",
@@ -130,7 +132,7 @@ def _plot(name: str | None) -> Plot | None:
 
 
 def _forecasting(args: argparse.Namespace) -> Forecasting:
-    from agent.clock.forecast import EXPERTS, Mixture
+    from agent.clock.forecast import STANDARD_EXPERTS, Mixture
     from agent.replay.samples import Forecasting
 
     try:
@@ -149,7 +151,7 @@ def _forecasting(args: argparse.Namespace) -> Forecasting:
             f"--horizons {args.horizons}: some are alike in six digits, by which they are named",
             "give each once, ascending",
         )
-    experts = EXPERTS if args.experts is None else tuple(args.experts.split(","))
+    experts = STANDARD_EXPERTS if args.experts is None else tuple(args.experts.split(","))
     try:
         Mixture(horizons, experts)
     except ValueError as error:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agent.clock.kalman import DriftBank
+from agent.clock.lstm import Lstm
 from agent.ffi import _native
 
 _ffi, _lib = _native.ffi, _native.lib
@@ -24,25 +25,43 @@ EXPERTS = ("hold", "alr", "kalman2", "kalman3", "rls", "lstm")
 """hold: the last offset, moved on at the mean rate of up to 4096 s. alr: a line over 4 to 64 points, as many as predict
 best (linuxptp's linreg servo). kalman2, kalman3: the bank's members with two and three states. rls: an
 autoregression of the increments. lstm: a recurrent correction of the bank's forecast."""
+STANDARD_EXPERTS = tuple(e for e in EXPERTS if e != "lstm")
+"""Those that take part unless others are named: docs/lstm.md tells why lstm doesn't."""
 
 MAX_OFFSET_NS = (1 << 62) - 1
 """Clocks that count ns from 1970 are no further apart until 2116; differences of such offsets fit int64."""
 
 
 class Recurrent(Protocol):
-    """A learned expert: what it saw of each sample in, corrections of the bank's forecast out."""
+    """A learned expert: what the bank made of each sample in, corrections of its forecast out."""
+
+    def start(self) -> None:
+        """Begin anew."""
+        ...
 
     def observe(
         self, time_s: float, innovation_ns: float, sigma_ns: float, weight: float, jump: bool
     ) -> None:
         """Take one sample: its difference from the bank's forecast, that one's sigma (sqrt(S)), its weight.
 
-        `jump` flags a sample at which the clock was re-anchored.
+        `jump` flags a sample at which the clock was re-anchored; its innovation is 0.
         """
         ...
 
+    def features(self) -> npt.NDArray[np.float64]:
+        """Return what the readout that adapts online reads, float64[`lstm.FEATURES`]."""
+        ...
+
     def predict(self, horizons_s: tuple[float, ...]) -> npt.NDArray[np.float64]:
-        """Return what to add to the bank's forecast, in ns, float64[H]; NaN while it can't tell."""
+        """Return the correction by the readout as trained, in sigmas of the bank's forecast, float64[H]."""
+        ...
+
+    def save(self) -> Any:
+        """Return a copy of what it knows."""
+        ...
+
+    def restore(self, state: Any) -> None:
+        """Return to a saved state."""
         ...
 
 
@@ -87,14 +106,14 @@ def _offsets(relative_ns: npt.NDArray[np.float64], base_ns: IntArray) -> IntArra
 class Mixture:
     """The experts besides the bank, and the mixture of all per horizon.
 
-    `experts` is a choice of EXPERTS; "lstm" takes part if there is a `recurrent`. Raises ValueError for other
-    names, too many horizons, or none.
+    `experts` is a choice of EXPERTS; `recurrent` is who is heard as "lstm" in place of the agent's own. Raises
+    ValueError for other names, too many horizons, or none, and UnsupportedError if the LSTM's weights are damaged.
     """
 
     def __init__(
         self,
         horizons_s: tuple[float, ...] = HORIZONS_S,
-        experts: tuple[str, ...] = EXPERTS,
+        experts: tuple[str, ...] = STANDARD_EXPERTS,
         recurrent: Recurrent | None = None,
     ) -> None:
         unknown = set(experts) - set(EXPERTS)
@@ -107,8 +126,8 @@ class Mixture:
         if list(horizons_s) != sorted(set(horizons_s)):
             raise ValueError(f"horizons ascend: {horizons_s}")
         self.horizons_s = horizons_s
-        self.recurrent = recurrent
-        self.experts = tuple(e for e in EXPERTS if e in experts and (e != "lstm" or recurrent is not None))
+        self._recurrent = (recurrent or Lstm()) if "lstm" in experts else None
+        self.experts = tuple(e for e in EXPERTS if e in experts)
         self._columns = [EXPERTS.index(e) for e in self.experts]
         self._tracks = _ffi.new("struct agent_tracks *")
         self._mixture = _ffi.new("struct agent_mixture *")
@@ -117,6 +136,11 @@ class Mixture:
             self._mixture.horizons[i].span_s = span
         for e in self._columns:
             self._mixture.enabled[e] = 1
+        self._readout = _ffi.NULL
+        if self._recurrent is not None:
+            self._readout = _ffi.new("struct agent_readout *")
+            self._feature = np.frombuffer(_ffi.buffer(self._readout.feature), dtype=np.float64)
+            self._expected = np.frombuffer(_ffi.buffer(self._readout.expected), dtype=np.float64)
         self._out = _ffi.new("struct agent_forecast[]", len(horizons_s))
         self._table = np.frombuffer(_ffi.buffer(self._out), dtype=np.float64).reshape(len(horizons_s), -1)
         self.start()
@@ -125,20 +149,38 @@ class Mixture:
         """Begin anew: nothing is known."""
         _lib.agent_tracks_start(self._tracks)
         _lib.agent_mixture_start(self._mixture)
+        if self._recurrent is not None:
+            _lib.agent_readout_start(self._readout)
+            self._recurrent.start()
+
+    def observe(
+        self, time_s: float, innovation_ns: float, sigma_ns: float, weight: float, jump: bool
+    ) -> None:
+        """Let the recurrent expert, if there is one, see what the bank made of a sample (see `Recurrent`)."""
+        if self._recurrent is not None:
+            self._recurrent.observe(time_s, innovation_ns, sigma_ns, weight, jump)
+            self._read()
+
+    def _read(self) -> None:
+        assert self._recurrent is not None
+        self._feature[:] = self._recurrent.features()
+        self._expected[: len(self.horizons_s)] = self._recurrent.predict(self.horizons_s)
 
     def learn(self, bank: DriftBank, offset_ns: float) -> None:
         """Learn from an accepted sample that the bank has taken: experts, and what to score later."""
         _lib.agent_tracks_add(self._tracks, bank.time_s, offset_ns)
-        _lib.agent_mixture_keep(self._mixture, bank.native, self._tracks, self._correction())
+        _lib.agent_mixture_keep(self._mixture, bank.native, self._tracks, self._readout)
 
     def score(self, time_s: float, offset_ns: float, var: float) -> None:
         """Score what is due by an accepted sample of variance `var`."""
-        _lib.agent_mixture_score(self._mixture, time_s, offset_ns, var, self._tracks.interval_s)
+        _lib.agent_mixture_score(
+            self._mixture, time_s, offset_ns, var, self._tracks.interval_s, self._readout
+        )
 
     def forecast(self, bank: DriftBank, time_s: float, base_ns: npt.NDArray[np.int64]) -> Forecast:
         """Return what is expected after `time_s`, at or after the bank's; offsets on top of `base_ns`, int64[H]."""
         _lib.agent_mixture_forecast(
-            self._mixture, bank.native, self._tracks, time_s, self._correction(), self._out
+            self._mixture, bank.native, self._tracks, time_s, self._readout, self._out
         )
         table = self._table
         expert = table[:, 3 : 3 + len(EXPERTS)][:, self._columns]
@@ -152,11 +194,6 @@ class Mixture:
             weights,
         )
 
-    def _correction(self) -> Any:
-        if self.recurrent is None:
-            return _ffi.NULL
-        return _ffi.from_buffer("double[]", self.recurrent.predict(self.horizons_s))
-
     def shift(self, by_ns: float) -> None:
         """Move what is known and what is pending: the caller changes its base."""
         _lib.agent_tracks_shift(self._tracks, by_ns)
@@ -169,10 +206,15 @@ class Mixture:
 
     def save(self) -> Any:
         """Return a copy of what the experts know."""
-        return _ffi.new("struct agent_tracks *", self._tracks[0])
+        recurrent = self._recurrent
+        return _ffi.new("struct agent_tracks *", self._tracks[0]), recurrent and recurrent.save()
 
     def restore(self, state: Any, time_s: float, by_ns: float) -> None:
         """Return to a saved state of `time_s`, with a base `by_ns` below; what was predicted since is dropped."""
-        self._tracks[0] = state[0]
+        tracks, recurrent = state
+        self._tracks[0] = tracks[0]
+        if self._recurrent is not None:
+            self._recurrent.restore(recurrent)
+            self._read()
         _lib.agent_mixture_drop(self._mixture, time_s)
         _lib.agent_mixture_shift(self._mixture, by_ns)

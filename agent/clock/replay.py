@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from agent.clock.estimator import Estimator, Sample, State, Verdict
-from agent.clock.forecast import EXPERTS, HORIZONS_S, Forecast, Mixture, Recurrent
+from agent.clock.forecast import HORIZONS_S, STANDARD_EXPERTS, Forecast, Mixture, Recurrent
 from agent.clock.jumps import TagKind
 
 
@@ -52,15 +52,15 @@ class _Waiting:
 class ClockReplay:
     """Samples in, one report per sample out, in their order, each as soon as its verdict is final.
 
-    A report comes at most three samples late. `experts` is a choice of EXPERTS; "lstm" takes part if `recurrent` is
-    given. `tai_utc_s` is TAI - UTC if it was known. Raises ValueError as `Mixture` does.
+    A report comes at most three samples late. `experts` and `recurrent` are the `Mixture`'s. `tai_utc_s` is TAI - UTC
+    if it was known. Raises what `Mixture` does.
     """
 
     def __init__(
         self,
         *,
         horizons_s: tuple[float, ...] = HORIZONS_S,
-        experts: tuple[str, ...] = EXPERTS,
+        experts: tuple[str, ...] = STANDARD_EXPERTS,
         recurrent: Recurrent | None = None,
         tai_utc_s: int = 0,
         local_is_realtime: bool = False,

@@ -112,10 +112,8 @@ class Track:
             SampleNoise(noise.seen, extra_var + used - noise.var, noise.white_share, noise.walk_share),
             min(1.0, limit / max((measured - theta) ** 2, limit)),
         )
-        recurrent = self.mixture.recurrent
-        if recurrent is not None:
-            innovation = 0.0 if self._jumped else measured - theta
-            recurrent.observe(self.bank.time_s, innovation, sqrt(spread_var), noise.var / used, self._jumped)
+        innovation = 0.0 if self._jumped else measured - theta
+        self.mixture.observe(self.bank.time_s, innovation, sqrt(spread_var), noise.var / used, self._jumped)
         self._jumped = False
         self.mixture.learn(self.bank, measured)
         self.noise.add(self.bank.time_s, measured, nominal_var, extra_var)

@@ -166,6 +166,29 @@ struct agent_mixture {
 	struct agent_horizon horizons[AGENT_HORIZONS];
 };
 
+/* The recurrent expert's readout: it corrects the bank's figure by (expected + deviation . feature) of its sigmas.
+ * `expected` is what the trained readout gives; the deviation from it is learnt by what comes of the forecasts. */
+#define AGENT_FEATURES 17
+
+struct agent_kept_features {
+	double feature[AGENT_FEATURES];
+	double expected, said, sigma;
+};
+
+struct agent_readout_at {
+	double deviation[AGENT_FEATURES];
+	double spread[AGENT_FEATURES * AGENT_FEATURES];
+	struct agent_kept_features kept[AGENT_PENDING]; /* beside the horizon's pending */
+};
+
+struct agent_readout {
+	double feature[AGENT_FEATURES];	 /* of now: the caller's */
+	double expected[AGENT_HORIZONS]; /* likewise, NaN while it can't tell */
+	struct agent_readout_at horizons[AGENT_HORIZONS];
+};
+
+void agent_readout_start(struct agent_readout *readout);
+
 /* What is expected at one horizon. Experts that can't tell, or take no part, are NaN with weight 0. */
 struct agent_forecast {
 	double offset, sigma, p99;
@@ -174,17 +197,18 @@ struct agent_forecast {
 };
 
 void agent_mixture_start(struct agent_mixture *mixture);
-/* A forecast per horizon from time_s, at or after the bank's: out[n_horizons]. `correction` is what the sixth
- * expert adds to the bank's figure at each horizon, or NULL. */
+/* A forecast per horizon from time_s, at or after the bank's: out[n_horizons]. `readout` is the sixth
+ * expert's, or NULL. */
 void agent_mixture_forecast(const struct agent_mixture *mixture, const struct agent_bank *bank,
-			    const struct agent_tracks *tracks, double time_s, const double *correction,
-			    struct agent_forecast *out);
+			    const struct agent_tracks *tracks, double time_s,
+			    const struct agent_readout *readout, struct agent_forecast *out);
 /* Keeps the forecast from the bank's time to score it later, at those horizons where it is time for one. */
 void agent_mixture_keep(struct agent_mixture *mixture, const struct agent_bank *bank,
-			const struct agent_tracks *tracks, const double *correction);
-/* Scores what is due by an accepted sample of that variance; samples usually come interval_s apart. */
+			const struct agent_tracks *tracks, struct agent_readout *readout);
+/* Scores what is due by an accepted sample of that variance; samples usually come interval_s apart. The readout, if
+ * there is one, learns from it. */
 void agent_mixture_score(struct agent_mixture *mixture, double time_s, double offset, double var,
-			 double interval_s);
+			 double interval_s, struct agent_readout *readout);
 /* Moves what is pending: a step, a change of the base. */
 void agent_mixture_shift(struct agent_mixture *mixture, double offset);
 /* Drops what was predicted at since_s or later. */

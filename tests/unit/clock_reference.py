@@ -322,10 +322,20 @@ class ReferenceTracks:
 # ---- the mixture -----------------------------------------------------------------------------------------------
 
 VOICES = ("hold", "line", *FAMILIES, "autoregression", "recurrent")
-PRIOR = np.array([0.04, 0.04, 0.21, 0.21, 0.21, 0.21, 0.04, 0.04])
+PRIOR = np.array([0.04, 0.04, 0.21, 0.21, 0.21, 0.21, 0.04, 0.01])
 EXPERT_OF = ("hold", "alr", "kalman2", "kalman2", "kalman3", "kalman3", "rls", "lstm")
 IS_BANK = np.array([False, False, True, True, True, True, False, False])
 NORMAL_P99 = 2.5758293035489004
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What the recurrent expert said: its features, what the trained readout gave, in all, the bank's sigma."""
+
+    features: Floats
+    expected: float
+    said: float
+    sigma: float
 
 
 @dataclass
@@ -338,11 +348,39 @@ class _Pending:
     drift: float
     mixed: float
     var: float
+    kept: _Kept | None
+
+
+class ReferenceReadout:
+    """A Kalman filter of the readout's deviation from the trained one, an Ornstein-Uhlenbeck process about 0."""
+
+    MEMORY, PRIOR_VAR, CLIP = 2000.0, 2.5e-3, 3.0
+
+    def __init__(self, features: int) -> None:
+        self.deviation, self.spread = np.zeros(features), self.PRIOR_VAR * np.eye(features)
+
+    def say(self, features: Floats, expected: float, sigma: float) -> _Kept:
+        """Return the correction, in sigmas, with what it was made of."""
+        said = float(np.clip(expected + self.deviation @ features, -self.CLIP, self.CLIP))
+        return _Kept(features.copy(), expected, said, sigma)
+
+    def learn(self, kept: _Kept, miss: float, noise_var: float, in_flight: float) -> None:
+        """Learn from how far off a forecast was, in sigmas."""
+        stay = float(np.exp(-1.0 / (self.MEMORY * in_flight)))
+        self.deviation *= stay
+        self.spread = stay**2 * self.spread + (1.0 - stay**2) * self.PRIOR_VAR * np.eye(len(self.deviation))
+        total = noise_var + float(kept.features @ self.spread @ kept.features)
+        error = kept.said + miss - kept.expected - float(self.deviation @ kept.features)
+        error = float(np.clip(error, -self.CLIP * sqrt(total), self.CLIP * sqrt(total)))
+        gain = self.spread @ kept.features / total
+        self.deviation += gain * error
+        self.spread -= total * np.outer(gain, gain)
 
 
 @dataclass
 class _Horizon:
     span_s: float
+    readout: ReferenceReadout | None = None
     pending: deque[_Pending] = field(default_factory=deque)
     last_made_s: float = -inf
     log_weight: Floats = field(default_factory=lambda: np.log(PRIOR))
@@ -367,8 +405,10 @@ class Told:
 class ReferenceMixture:
     """Fixed share (Herbster & Warmuth 1998) over the experts at each horizon, and calibrated bounds."""
 
-    def __init__(self, horizons_s: Sequence[float], experts: Sequence[str]) -> None:
-        self.horizons = [_Horizon(span) for span in horizons_s]
+    def __init__(self, horizons_s: Sequence[float], experts: Sequence[str], n_features: int) -> None:
+        readout = "lstm" in experts
+        self.horizons = [_Horizon(s, ReferenceReadout(n_features) if readout else None) for s in horizons_s]
+        self.features, self.expected = np.zeros(n_features), np.zeros(len(horizons_s))
         self.enabled = np.array([name in experts for name in EXPERT_OF])
 
     def _voices(
@@ -380,6 +420,15 @@ class ReferenceMixture:
         var = np.zeros(len(VOICES))
         var[IS_BANK] = variances[:4]
         return np.array(offsets), var, float(means[4]), float(variances[4])
+
+    def _read_out(self, place: int, voices: tuple[Floats, Floats, float, float]) -> _Kept | None:
+        """Add the recurrent voice at a horizon; return what it said."""
+        readout = self.horizons[place].readout
+        if readout is None:
+            return None
+        kept = readout.say(self.features, float(self.expected[place]), sqrt(voices[3]))
+        voices[0][-1] = voices[2] + kept.said * kept.sigma
+        return kept
 
     def _mix(
         self, bank: ReferenceBank, h: _Horizon, voices: tuple[Floats, Floats, float, float]
@@ -410,8 +459,9 @@ class ReferenceMixture:
     def forecast(self, bank: ReferenceBank, tracks: ReferenceTracks, time_s: float) -> list[Told]:
         """Return a forecast per horizon from `time_s`."""
         out = []
-        for h in self.horizons:
+        for place, h in enumerate(self.horizons):
             voices = self._voices(bank, tracks, time_s + h.span_s)
+            self._read_out(place, voices)
             weight, offset, var = self._mix(bank, h, voices)
             weights: dict[str, float] = {}
             sums: dict[str, float] = {}
@@ -427,14 +477,15 @@ class ReferenceMixture:
     def keep(self, bank: ReferenceBank, tracks: ReferenceTracks) -> None:
         """Keep predictions, spread over each span, to score them later."""
         now_s = bank.time_s
-        for h in self.horizons:
+        for place, h in enumerate(self.horizons):
             if len(h.pending) >= 64 or now_s - h.last_made_s < max(h.span_s / 60, 0.03):
                 continue
             due_s = max(now_s + h.span_s, now_s + tracks.interval)
             voices = self._voices(bank, tracks, due_s)
+            kept = self._read_out(place, voices)
             _, mixed, var = self._mix(bank, h, voices)
             drift = float(bank.drift()[0][4])
-            h.pending.append(_Pending(now_s, due_s, voices[0], drift, mixed, var))
+            h.pending.append(_Pending(now_s, due_s, voices[0], drift, mixed, var, kept))
             h.last_made_s = now_s
 
     def score(self, time_s: float, offset: float, var: float, interval_s: float) -> None:
@@ -449,6 +500,10 @@ class ReferenceMixture:
     def _score(self, h: _Horizon, p: _Pending, offset: float, var: float) -> None:
         error, said = offset - p.mixed, p.var + var
         in_flight = max(len(h.pending), 1)
+        if h.readout is not None and p.kept is not None:
+            sigma = p.kept.sigma
+            noise_var = in_flight * (h.ratio_var + var / sigma**2)
+            h.readout.learn(p.kept, (offset - float(p.offsets[-1])) / sigma, noise_var, in_flight)
         took_part = self.enabled & np.isfinite(p.offsets)
         missed_by = (offset - p.offsets[took_part]) ** 2 / said
         if h.spans < 20.0:

@@ -94,6 +94,19 @@ def test_one_line_a_sample_and_a_summary(file: Path, capsys: pytest.CaptureFixtu
     assert summary["offset"]["tdev_ns"]["0.1"] == pytest.approx(20.0, rel=0.2)
 
 
+def test_the_lstm_is_among_the_experts_where_it_is_named(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The summary has its errors as it has any expert's; without --experts it takes no part."""
+    *_, last = lines(capsys, str(file), "--experts", "kalman2,kalman3,lstm")
+    second = last["summary"]["horizons"]["1"]["experts"]
+    assert set(second) == {"kalman2", "kalman3", "lstm"}
+    assert second["lstm"]["rmse_ns"] < 30.0
+    assert second["lstm"]["n"] > 500
+    *_, last = lines(capsys, str(file))
+    assert "lstm" not in last["summary"]["horizons"]["1"]["experts"]
+
+
 @pytest.mark.skipif(not CASES, reason="clock.json is not beside this checkout (../shared/cases)")
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
 def test_cases_give_the_estimators_verdicts(

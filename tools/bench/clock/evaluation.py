@@ -66,7 +66,7 @@ def evaluate(name: str) -> Result:
         len(trace),
         rmse(ran.predicted_ns, series.target_ns),
         {name: rmse(predicted, series.target_ns) for name, predicted in run_baselines(series).items()},
-        _expert_rmse(ran, series),
+        expert_rmse(ran, series),
         rmse(told, series.target_ns),
         outlooks,
         ran.tags() if trace.stationary else None,
@@ -84,7 +84,7 @@ def evaluate_recording(name: str) -> Result:
         len(series.time_s),
         rmse(ran.predicted_ns, series.target_ns),
         {name: rmse(predicted, series.target_ns) for name, predicted in run_baselines(series).items()},
-        _expert_rmse(ran, series),
+        expert_rmse(ran, series),
         None,
     )
 
@@ -96,7 +96,7 @@ def evaluate_steered(name: str) -> Floats:
     return rmse(ran.predicted_ns, of_trace(trace).target_ns)
 
 
-def _expert_rmse(ran: product.Run, series: Measurements) -> dict[str, Floats]:
+def expert_rmse(ran: product.Run, series: Measurements) -> dict[str, Floats]:
     """RMSE of each expert alone, where all could tell: else one that joins late would be scored on an easier part."""
     told = np.isfinite(ran.expert_ns).all(axis=2)
     target = np.where(told, series.target_ns, np.nan)

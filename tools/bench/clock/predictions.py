@@ -33,6 +33,17 @@ class Measurements:
     target_ns: Floats
     interval_s: float
 
+    def first(self, count: int) -> Measurements:
+        """The first `count` of them."""
+        return Measurements(
+            self.name,
+            self.time_s[:count],
+            self.offset_ns[:count],
+            self.delay_ns[:count],
+            self.target_ns[:count],
+            self.interval_s,
+        )
+
 
 def of_trace(trace: Trace) -> Measurements:
     """What is scored on a synthetic trace: against its truth, where a prediction was possible at all."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agent.clock.estimator import Sample
+from agent.clock.forecast import STANDARD_EXPERTS, Recurrent
 from agent.clock.replay import ClockReplay, SampleReport
 from tools.bench.clock.oscillator import Floats
 from tools.bench.clock.predictions import HORIZONS_S
@@ -41,10 +42,14 @@ def run(
     steering_ppb: Floats | None = None,
     *,
     horizons_s: tuple[float, ...] = HORIZONS_S,
+    experts: tuple[str, ...] = STANDARD_EXPERTS,
+    recurrent: Recurrent | None = None,
     local_is_realtime: bool = False,
 ) -> Run:
     """Replay `samples`; `steering_ppb` is told before the sample of its index wherever it isn't 0."""
-    replay = ClockReplay(horizons_s=horizons_s, local_is_realtime=local_is_realtime)
+    replay = ClockReplay(
+        horizons_s=horizons_s, experts=experts, recurrent=recurrent, local_is_realtime=local_is_realtime
+    )
     reports: list[SampleReport] = []
     for i, sample in enumerate(samples):
         if steering_ppb is not None and steering_ppb[i]:
@@ -53,7 +58,7 @@ def run(
     reports += replay.finish()
     shape = (len(samples), len(horizons_s))
     predicted, p99 = np.full(shape, np.nan), np.full(shape, np.nan)
-    experts = np.full((*shape, len(replay.experts)), np.nan)
+    each = np.full((*shape, len(replay.experts)), np.nan)
     for report in reports:
         forecast = report.horizons
         if forecast is None:
@@ -62,5 +67,5 @@ def run(
         predicted[report.index] = forecast.offset_ns - base_ns
         p99[report.index] = forecast.p99_ns
         known = forecast.weights > 0
-        experts[report.index] = np.where(known, forecast.expert_offset_ns - base_ns, np.nan)
-    return Run(reports, predicted, p99, experts, replay.experts, replay.timescale)
+        each[report.index] = np.where(known, forecast.expert_offset_ns - base_ns, np.nan)
+    return Run(reports, predicted, p99, each, replay.experts, replay.timescale)

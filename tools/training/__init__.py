@@ -1,0 +1,1 @@
+"""`make train`: train the clock's LSTM, and measure what it earns."""
