@@ -3,7 +3,10 @@
 Nothing here loads BPF, NumPy or SciPy.
 """
 
+from agent.batch.asyncbatcher import AsyncBatcher
+from agent.batch.batcher import Batcher
 from agent.batch.layout import Window
+from agent.batch.waiting import BatcherFullError
 from agent.batch.window import DEFAULT_WINDOW, BatchWindow
 
-__all__ = ["DEFAULT_WINDOW", "BatchWindow", "Window"]
+__all__ = ["DEFAULT_WINDOW", "AsyncBatcher", "BatchWindow", "Batcher", "BatcherFullError", "Window"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic_ns
 from typing import Self
@@ -18,9 +19,11 @@ from agent.batch.layout import (
     PublishedWindow,
     Window,
     page_path,
+    socket_path,
     unpack_window,
 )
 from agent.batch.page import Page
+from agent.batch.reports import ReportLink
 
 DEFAULT_WINDOW = Window(max_wait_us=2_000, max_items=16)
 
@@ -37,6 +40,8 @@ class BatchWindow:
 
     No method raises because of the page: an agent that is not there, has gone, or whose page is damaged or not its
     own, means the default. `trouble` says why, and each new cause is logged once. Threads may share one.
+
+    The agent makes windows of what consumers report: `Batcher` and `AsyncBatcher` do so, other loops call `report`.
     """
 
     def __init__(
@@ -54,6 +59,7 @@ class BatchWindow:
         self._path = page_path(state_dir, page)
         self._owner_uid = owner_uid
         self._default = Window(default.max_wait_us, default.max_items)
+        self._link = ReportLink(socket_path(state_dir, page), owner_uid)
         self._page: Page | None = None
         # What `read` looks at: `_current` is right while the sequence number stands and `_until_ns` has not passed.
         self._words = _NO_PAGE
@@ -75,8 +81,22 @@ class BatchWindow:
             self._read_anew(now_ns)
         return self._current
 
+    def report(self, arrivals_ns: Sequence[int], start_ns: int, end_ns: int, pending: int = 0) -> None:
+        """Tell the agent of a batch, ns of `time.monotonic_ns()`.
+
+        `arrivals_ns` is when each of its items arrived, `start_ns` and `end_ns` are when its processing began and was
+        done, `pending` is how many items wait already. Never waits; while there is no agent, nobody is told.
+        """
+        self._link.report(arrivals_ns, start_ns, end_ns, pending)
+
+    @property
+    def report_trouble(self) -> str:
+        """Why reports do not reach the agent; empty while they do."""
+        return self._link.trouble
+
     def close(self) -> None:
-        """Unmap the page. `read` gives the default from now on."""
+        """Unmap the page and leave the agent. `read` gives the default from now on."""
+        self._link.close()
         with self._lock:
             self._drop_page()
             self._current, self._until_ns = self._default, _FOR_EVER_NS
