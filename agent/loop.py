@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agent import stamping, tc
-from agent.batch.stage import BatchStage, published_clock
+from agent.batch.stage import BatchStage
 from agent.capture import Capture, CaptureTarget
 from agent.clock.alignment import Alignment, ClockName, Reading
 from agent.clock.interface import InterfaceClocks, TickInputs
@@ -376,9 +376,7 @@ class Loop:
         withheld = "observing only" if self._options.observe else ""
         if level.name in ("frozen", "safe"):
             withheld = f"degraded to {level.name}"
-        clocks = [published_clock(item.name.ifname, item.name.kind, item.report) for item in readings]
-        known = [clock for clock in clocks if clock is not None]
-        items = batch.tick(mono_ns, packets, known, withheld)
+        items = batch.tick(mono_ns, packets, readings, withheld)
         self._notes += batch.take_notes()
         self._put_all(self._encoder.batch(mono_ns, item) for item in items)
 

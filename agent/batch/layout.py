@@ -4,7 +4,7 @@ One page of 4096 bytes, little endian:
 
     0     header: magic, version, size, uid and pid of the writer, name
     64    u32: sequence number of the batch window, then its two copies at 128 and 192
-    256   u32: sequence number of the clock models, then their two copies at 320 and 1664
+    256   u32: sequence number of the clock models, then their two copies at 320 and 1792
 
 A writer fills copy[(seq + 1) & 1], then stores seq + 1. A copy carries its own sequence number and a CRC that begins
 with it, so that a reader notices a torn copy whatever order the processor made the stores visible in.
@@ -36,7 +36,7 @@ _PAGE_NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,30}")
 _HEAD = struct.Struct("<II")  # sequence number, CRC
 _WINDOW = struct.Struct("<qqII")
 _CLOCKS = struct.Struct("<qII")
-_CLOCK = struct.Struct("<16sIIqqqqqQIBBBx")
+_CLOCK = struct.Struct("<16sIIqqqqqqQIBBBx")
 _KINDS = ("phc", "trailer")
 _TIMESCALES = ("unknown", "unset", "tai", "utc")
 
@@ -80,6 +80,8 @@ class PublishedClock(NamedTuple):
     phc0_ns: int
     adj: int
     valid_until_ns: int
+    since_ns: int
+    """Nothing is known of earlier instants: the clock has jumped since, or was not watched yet."""
     at_mono_ns: int
     bound_ns: int
     growth_ppb: int
@@ -106,7 +108,7 @@ class Section(NamedTuple):
 
 
 WINDOW = Section("batch window", 64, (128, 192), _HEAD.size + _WINDOW.size)
-CLOCKS = Section("clock models", 256, (320, 1664), _HEAD.size + _CLOCKS.size + MAX_CLOCKS * _CLOCK.size)
+CLOCKS = Section("clock models", 256, (320, 1792), _HEAD.size + _CLOCKS.size + MAX_CLOCKS * _CLOCK.size)
 
 
 def page_path(state_dir: Path, name: str) -> Path:

@@ -11,6 +11,9 @@ from agent.batch.layout import HEADER, MAGIC, PAGE_SIZE, PAGE_VERSION, PageError
 
 # A writer needs microseconds for a copy: a reader that meets it once doesn't meet it again.
 _ATTEMPTS = 3
+# Without a page, and with one that nobody writes any more, a new one is looked for this often.
+LOOK_NS = 250_000_000
+_NO_PAGE = memoryview(bytes(PAGE_SIZE)).cast("I")
 
 
 class Page:
@@ -66,6 +69,51 @@ class Page:
             )
         if uid != owner_uid:
             raise PageError(f"{self.path} says that user {uid} wrote it, not user {owner_uid}", _RESTART)
+
+
+class FollowedPage:
+    """The page at a path, through the lives of the agents that write it one after the other."""
+
+    def __init__(self, path: Path, owner_uid: int) -> None:
+        """`path` and `owner_uid` as in `Page`; nothing is opened yet."""
+        self.path = path
+        self._owner_uid = owner_uid
+        self._page: Page | None = None
+        self.words = _NO_PAGE
+        """The present page as u32[]; zeros while there is none."""
+        self.look_ns = 0
+        """Not before then is another page looked for."""
+        # Not the exception itself: its traceback would keep all that its callers had.
+        self._missing = ("nobody has looked yet", "")
+
+    def look(self, now_ns: int, in_trouble: bool) -> Page:
+        """The page. Where there is none, or it is `in_trouble` and has been replaced, the one that is there now.
+
+        Raises `PageError`.
+        """
+        page = self._page
+        if now_ns >= self.look_ns and (page is None or in_trouble):
+            self.look_ns = now_ns + LOOK_NS
+            if page is None or page.is_replaced():
+                self.drop()
+                page = self._page = self._map()
+        if page is None:
+            raise PageError(*self._missing)
+        return page
+
+    def _map(self) -> Page | None:
+        try:
+            page = Page(self.path, self._owner_uid)
+        except PageError as error:
+            self._missing = (error.what, error.remedy)
+            return None
+        self.words = page.words
+        return page
+
+    def drop(self) -> None:
+        """Let go of the page."""
+        self._page = None
+        self.words = _NO_PAGE
 
 
 _RESTART = "restart the agent: it writes a new page"

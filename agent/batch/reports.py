@@ -77,6 +77,7 @@ class ReportLink:
         self._pid = os.getpid()
         self._socket: socket.socket | None = None
         self._memory: mmap.mmap | None = None
+        self._count = self._arrival_ring = memoryview(b"")
         self._arrivals = 0
         self._look_ns = 0
 

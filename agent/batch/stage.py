@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from agent.batch.arrivals import PacketForecast, RecordedArrivals
+from agent.batch.clockshelf import ClockShelf
 from agent.batch.consumers import ConsumerServer, Reported
 from agent.batch.layout import PublishedClock, PublishedWindow
 from agent.batch.policy import Candidate, Goal, WindowPolicy
 from agent.batch.publisher import PagePublisher
 from agent.batch.servicetime import ServiceTime
-from agent.clock.clock import ClockReport
+from agent.clock.alignment import Reading
 from agent.control.observation import Delays
 from agent.ffi.records import hist_quantile
 from agent.options import BatchPage
@@ -30,7 +31,6 @@ _VALID_MIN_NS = 500_000_000
 _RECORDED_NS = 2_000_000_000
 # Service times of a consumer that reported nothing for so long are those of another one.
 _AGE_OUT_NS = 10_000_000_000
-_TRUSTED = ("tracking", "relative", "holdover")
 
 
 class BatchStage:
@@ -45,6 +45,7 @@ class BatchStage:
         """
         self._packets = PacketForecast(max(1, _RECORDED_NS // tick_ns))
         self._delay_p99_ns = math.nan
+        self._clocks = ClockShelf()
         users = tuple(uids)
         with ExitStack() as stack:
             self._pages = [_Page(page, state_dir, users, tick_ns, stack) for page in pages]
@@ -58,13 +59,15 @@ class BatchStage:
             self._delay_p99_ns = worst
 
     def tick(
-        self, mono_ns: int, packets: int, clocks: Sequence[PublishedClock], withheld: str = ""
+        self, mono_ns: int, packets: int, readings: Sequence[Reading], withheld: str = ""
     ) -> list[BatchItem]:
         """Publish what holds from now on; returns each page's state.
 
-        `packets` came since the tick before. With `withheld`, no window is published, for that reason.
+        `packets` came since the tick before, `readings` are the clocks' of this tick. With `withheld`, no window is
+        published, for that reason.
         """
         self._packets.observe(packets)
+        clocks = self._clocks.take(readings)
         return [
             page.tick(mono_ns, self._packets.scale, self._delay_p99_ns, clocks, withheld)
             for page in self._pages
@@ -191,40 +194,6 @@ class _Page:
             "target_p99_ns": self._page.target_p99_ns,
             "min_rate": self._page.min_rate,
         }
-
-
-def published_clock(ifname: str, kind: str, report: ClockReport) -> PublishedClock | None:
-    """A clock as consumers get it; None while its time is not known to a bound.
-
-    The model slews to the estimate: how far it is off, and at what rate it moves, is added to the estimate's own bound.
-    """
-    model = report.model
-    if model is None or report.state not in _TRUSTED or not math.isfinite(report.bound_ns):
-        return None
-    off_ns = abs(model.phc_ns(report.mono_ns) - (report.mono_ns - report.offset_ns))
-    slew_ppb = abs(math.ldexp(model.adj, -model.shift) * 1e9 + report.drift_mono_ppb)
-    growth_ppb = report.drift_bound_ppb
-    for prediction in report.predictions:
-        # The time over which the model is used; what is uncertain in a millisecond is no rate.
-        if 0.1 <= prediction.horizon_s <= 1.0:
-            growth_ppb = max(growth_ppb, (prediction.p99_ns - report.bound_ns) / prediction.horizon_s)
-    if not math.isfinite(growth_ppb):
-        return None
-    return PublishedClock(
-        ifname=ifname,
-        key=report.key,
-        epoch=model.epoch & 0xFFFFFFFF,
-        mono0_ns=model.mono0_ns,
-        phc0_ns=model.phc0_ns,
-        adj=model.adj,
-        valid_until_ns=model.valid_until_mono_ns,
-        at_mono_ns=report.mono_ns,
-        bound_ns=math.ceil(report.bound_ns) + off_ns,
-        growth_ppb=min(math.ceil(growth_ppb + slew_ppb), 0xFFFFFFFF),
-        shift=model.shift,
-        kind=kind,
-        timescale=report.timescale,
-    )
 
 
 def _measure(reported: Iterable[Reported]) -> _Measured | None:

@@ -12,7 +12,6 @@ from typing import Self
 from agent.batch.layout import (
     DEFAULT_PAGE,
     MAX_VALIDITY_NS,
-    PAGE_SIZE,
     STATE_DIR,
     WINDOW,
     PageError,
@@ -22,15 +21,12 @@ from agent.batch.layout import (
     socket_path,
     unpack_window,
 )
-from agent.batch.page import Page
+from agent.batch.page import LOOK_NS, FollowedPage
 from agent.batch.reports import ReportLink
 
 DEFAULT_WINDOW = Window(max_wait_us=2_000, max_items=16)
 
 _log = logging.getLogger("agent.batch")
-# Without a page, and with one that nobody writes any more, a new one is looked for this often.
-_LOOK_NS = 250_000_000
-_NO_PAGE = memoryview(bytes(PAGE_SIZE)).cast("I")
 _SEQ = WINDOW.seq_index
 _FOR_EVER_NS = 1 << 63
 
@@ -56,17 +52,13 @@ class BatchWindow:
 
         Raises `ValueError` for a name that no page can have.
         """
-        self._path = page_path(state_dir, page)
-        self._owner_uid = owner_uid
+        self._followed = FollowedPage(page_path(state_dir, page), owner_uid)
         self._default = Window(default.max_wait_us, default.max_items)
         self._link = ReportLink(socket_path(state_dir, page), owner_uid)
-        self._page: Page | None = None
         # What `read` looks at: `_current` is right while the sequence number stands and `_until_ns` has not passed.
-        self._words = _NO_PAGE
         self._seq = 0
         self._until_ns = 0
         self._current = self._default
-        self._look_ns = 0
         self._lock = threading.Lock()
         self.trouble = ""
         """Why the default holds; empty while an agent's window does."""
@@ -75,7 +67,7 @@ class BatchWindow:
     def read(self) -> Window:
         """The window that holds now."""
         now_ns = monotonic_ns()
-        if self._words[_SEQ] == self._seq and now_ns < self._until_ns:
+        if self._followed.words[_SEQ] == self._seq and now_ns < self._until_ns:
             return self._current
         with self._lock:
             self._read_anew(now_ns)
@@ -98,7 +90,8 @@ class BatchWindow:
         """Unmap the page and leave the agent. `read` gives the default from now on."""
         self._link.close()
         with self._lock:
-            self._drop_page()
+            self._followed.drop()
+            self._seq = 0
             self._current, self._until_ns = self._default, _FOR_EVER_NS
             self.trouble = "it was closed"
 
@@ -111,43 +104,27 @@ class BatchWindow:
     def _read_anew(self, now_ns: int) -> None:
         """Find out what holds, when what was read before no longer does."""
         try:
-            page = self._look_for_page(now_ns)
-            self._seq, body = page.body(WINDOW)
+            self._seq, body = self._followed.look(now_ns, bool(self.trouble)).body(WINDOW)
             self._believe(unpack_window(body), now_ns)
         except PageError as error:
-            self._seq = self._words[_SEQ]
-            self._use_default(error.what, max(self._look_ns, now_ns))
+            self._seq = self._followed.words[_SEQ]
+            self._use_default(error.what, max(self._followed.look_ns, now_ns))
 
     def _believe(self, found: PublishedWindow, now_ns: int) -> None:
         if found.valid_until_ns == 0:
-            self._use_default("the agent has no window to give", now_ns + _LOOK_NS)
+            self._use_default("the agent has no window to give", now_ns + LOOK_NS)
         elif found.valid_until_ns <= now_ns:
             raise PageError(
-                f"the agent has not written {self._path} for a while", "see whether it still runs"
+                f"the agent has not written {self._followed.path} for a while", "see whether it still runs"
             )
         elif found.valid_until_ns - now_ns > MAX_VALIDITY_NS or found.max_items < 1:
             raise PageError(
-                f"the window in {self._path} was not made on this host's clock", "restart the agent"
+                f"the window in {self._followed.path} was not made on this host's clock", "restart the agent"
             )
         else:
             self._current = Window(found.max_wait_us, found.max_items, found.valid_until_ns)
             self._until_ns = found.valid_until_ns
             self.trouble = ""
-
-    def _look_for_page(self, now_ns: int) -> Page:
-        """The page; mapped anew, now and then, where there is none or the one there was has been replaced."""
-        page = self._page
-        if page is None or (self.trouble and now_ns >= self._look_ns):
-            self._look_ns = now_ns + _LOOK_NS
-            if page is None or page.is_replaced():
-                self._drop_page()
-                page = self._page = Page(self._path, self._owner_uid)
-                self._words = page.words
-        return page
-
-    def _drop_page(self) -> None:
-        self._page = None
-        self._words, self._seq = _NO_PAGE, 0
 
     def _use_default(self, trouble: str, until_ns: int) -> None:
         """The default, for `trouble`, until `until_ns` or until the page changes."""

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from agent.batch import Batcher, BatchWindow, Window
-from agent.batch.layout import CLOCKS, unpack_clocks
-from agent.batch.page import Page
+from agent.stamp import PhcClock
 from tests.kernel.agent_run import AgentRun, Frame
 from tests.kernel.conftest import MakeTestbed
 from tools.testbed import Testbed
@@ -131,19 +130,23 @@ def test_a_killed_agent_means_the_default_within_its_promise(
         assert run.stop() == 0
 
 
-def test_the_clock_on_the_page_is_right_within_its_bound(bed: Testbed, tmp_path: Path) -> None:
-    """The switch's clock by the page's model, against the truth that the stamps were made of."""
+def test_consumers_know_the_clock_within_its_bound(bed: Testbed, tmp_path: Path) -> None:
+    """The switch's clock at 100 instants of 2 s, by the page, against the truth that its stamps were made of."""
     flags = ("--stamp", "trailer", "--observe", "--batch", "cameras")
     with AgentRun(bed.cap, tmp_path, *flags) as run:
-        run.wait_until(lambda: sum(frame["state"] == "relative" for frame in run.of_kind("clock")) > 20)
-        _, body = Page(tmp_path / "batch-cameras", 0).body(CLOCKS)
-        (clock,) = unpack_clocks(body)
+        run.wait_until(lambda: sum(frame["state"] == "relative" for frame in run.of_kind("clock")) > 15)
+        clock = PhcClock("cap0", page="cameras", state_dir=tmp_path)
+        told = []
+        for _ in range(100):
+            mono_ns = time.monotonic_ns()
+            told.append((mono_ns, clock.time(mono_ns)))
+            time.sleep(0.02)
         assert run.stop() == 0
-    assert (clock.ifname, clock.kind) == ("cap0", "trailer")
-    span = clock.at_mono_ns - clock.mono0_ns
-    estimate_ns = clock.phc0_ns + span + ((span * clock.adj) >> clock.shift)
-    truth_ns = int(bed.phc.truth().phc_ns(clock.at_mono_ns))
-    assert abs(estimate_ns - truth_ns) <= clock.bound_ns < 200_000
+    truth = bed.phc.truth()
+    for mono_ns, found in told:
+        assert found is not None
+        assert abs(found.phc_ns - int(truth.phc_ns(mono_ns))) <= found.bound_ns < 200_000
+    assert clock.time(time.monotonic_ns() + 3 * 10**9) is None
 
 
 def test_two_agents_do_not_write_one_page(bed: Testbed, tmp_path: Path) -> None:

@@ -308,7 +308,7 @@ def test_a_closed_window_gives_the_default(tmp_path: Path, publisher: PagePublis
 
 def a_clock(key: int) -> PublishedClock:
     """A clock with a different value in each field."""
-    return PublishedClock(f"eth{key}", key, 3, 4, -5, -6, 7, 8, 9, 10, 40, "trailer", "tai")
+    return PublishedClock(f"eth{key}", key, 3, 4, -5, -6, 7, 8, 9, 10, 11, 40, "trailer", "tai")
 
 
 def test_clocks_are_read_as_they_were_published(publisher: PagePublisher) -> None:

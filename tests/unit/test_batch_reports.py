@@ -284,7 +284,6 @@ def test_a_thousand_consumers_come_and_go(tmp_path: Path, server: ConsumerServer
             consumer.window.close()
         server.poll(time.monotonic_ns())
         assert len(server) == 0
-        del consumers, consumer, told
         assert open_descriptors() == before
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -6,7 +6,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +14,11 @@ import pytest
 from agent.batch import BatchWindow, Window
 from agent.batch import window as window_module
 from agent.batch.arrivals import PacketForecast
+from agent.batch.clockshelf import ClockShelf
 from agent.batch.layout import CLOCKS, unpack_clocks
 from agent.batch.page import Page
-from agent.batch.stage import BatchStage, published_clock
-from agent.clock import ClockModel, Prediction
+from agent.batch.stage import BatchStage
+from agent.clock.alignment import ClockName, Reading
 from agent.errors import ConflictError
 from agent.ffi.records import HIST_BUCKETS, hist_bucket
 from agent.options import BatchPage
@@ -189,50 +189,9 @@ def test_the_forecast_of_packets() -> None:
     assert PacketForecast(10).scale == 1.0
 
 
-# ---- clocks ----------------------------------------------------------------------------------------------------
-
-
-def test_clocks_are_published_with_their_bounds(tmp_path: Path, scene: Scene) -> None:
-    """The model's own error is added to the estimate's bound, its slew to the drift's."""
-    report = sample.report()
-    model = report.model
-    assert model is not None
-    clock = published_clock("eth1", "trailer", report)
-    assert clock is not None
-    off_ns = abs(model.phc_ns(report.mono_ns) - (report.mono_ns - report.offset_ns))
-    assert clock.bound_ns == 20_100 + off_ns
-    slew_ppb = abs(model.adj * 1e9 / 2**40 + report.drift_mono_ppb)
-    assert clock.growth_ppb == np.ceil(max(20.0, (20_140.0 - 20_100.0) / 0.1) + slew_ppb)
-    scene.stage.tick(scene.now_ns, 0, [clock])
+def test_the_clocks_are_on_every_page(tmp_path: Path, scene: Scene) -> None:
+    """Whatever is known of windows, consumers get the clocks."""
+    reading = Reading(ClockName("eth1", "trailer", 0x0203), sample.report(), 0)
+    scene.stage.tick(scene.now_ns, 0, [reading])
     _, body = Page(tmp_path / "batch", UID).body(CLOCKS)
-    assert unpack_clocks(body) == [clock]
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"model": None},
-        {"state": "init"},
-        {"state": "software"},
-        {"state": "invalid"},
-        {"bound_ns": float("inf")},
-        {"drift_bound_ppb": float("inf")},
-    ],
-)
-def test_a_clock_without_a_bound_is_not_published(changed: dict[str, object]) -> None:
-    """Nobody is told a time of which it isn't known how wrong it may be."""
-    assert published_clock("eth1", "trailer", sample.report(**changed)) is None
-
-
-def test_a_model_that_is_right_adds_nothing() -> None:
-    """Where model and estimate are the same line, the bounds are the estimate's."""
-    report = sample.report(predictions=(), drift_mono_ppb=0.0)
-    hw_ns = report.mono_ns - report.offset_ns
-    model = ClockModel(report.mono_ns, hw_ns, 0, 40, report.mono_ns + S, 0)
-    clock = published_clock("eth1", "trailer", replace(report, model=model))
-    assert clock is not None
-    assert (clock.bound_ns, clock.growth_ppb) == (20_100, 20)
-    slower = replace(report, model=model, predictions=(Prediction(1.0, 0, 1.0, 20_700.0),))
-    grown = published_clock("eth1", "trailer", slower)
-    assert grown is not None
-    assert grown.growth_ppb == 600
+    assert unpack_clocks(body) == ClockShelf().take([reading])
