@@ -31,7 +31,7 @@ deps: build/.deps
 
 $(VENV)/.installed: build/.deps pyproject.toml setup.py agent/ffi/build_native.py $(wildcard agent/ffi/*.[ch]) bpf/records.h
 	test -x $(BIN)/python || $(PYTHON) -m venv --system-site-packages $(VENV)
-	$(BIN)/pip install --quiet --editable '.[dev]' --config-settings editable_mode=compat
+	$(BIN)/pip install --quiet --editable '.[dev,examples]' --config-settings editable_mode=compat
 	@touch $@
 
 $(BPF_DIR)/%.bpf.o: bpf/%.bpf.c $(BPF_HEADERS) build/.deps
