@@ -27,6 +27,7 @@ from agent.batch.page import FollowedPage
 _log = logging.getLogger("agent.stamp")
 _SEQ = CLOCKS.seq_index
 _BILLION = 1_000_000_000
+_NOT_WATCHED = "the clock was not watched then, or has jumped since"
 
 
 class PhcTime(NamedTuple):
@@ -39,6 +40,14 @@ class PhcTime(NamedTuple):
     """What the clock counts: `tai`, `utc`, `unset` (from 1970) or `unknown`."""
     epoch: int
     """Grows with every jump of the clock: times of different epochs do not compare."""
+
+
+class MonoTime(NamedTuple):
+    """An instant in the host's time."""
+
+    mono_ns: int
+    bound_ns: int
+    """p99 of the error."""
 
 
 class PhcClock:
@@ -80,28 +89,44 @@ class PhcClock:
             if clock is None:
                 return None
         if mono_ns < clock.since_ns:
-            self._tell("the clock was not watched then, or has jumped since")
+            self._tell(_NOT_WATCHED)
             return None
         span = mono_ns - clock.mono0_ns
-        away = abs(mono_ns - clock.at_mono_ns)
-        return PhcTime(
-            clock.phc0_ns + span + ((span * clock.adj) >> clock.shift),
-            clock.bound_ns + away * clock.growth_ppb // _BILLION + 1,
-            clock.timescale,
-            clock.epoch,
+        phc_ns = clock.phc0_ns + span + ((span * clock.adj) >> clock.shift)
+        return PhcTime(phc_ns, _bound_ns(clock, mono_ns), clock.timescale, clock.epoch)
+
+    def mono(self, phc_ns: int) -> MonoTime | None:
+        """When the clock showed `phc_ns`, a hardware stamp say: the inverse of `time`, to 1 ns. None as there."""
+        now_ns = monotonic_ns()
+        with self._lock:
+            if self._clock is None or self._followed.words[_SEQ] != self._seq:
+                self._clock = self._read_anew(now_ns)
+            clock = self._clock
+        if clock is None:
+            return None
+        # phc - phc0 = D + D * adj / 2^shift.
+        mono_ns = clock.mono0_ns + ((phc_ns - clock.phc0_ns) << clock.shift) // (
+            (1 << clock.shift) + clock.adj
         )
+        if not clock.since_ns <= mono_ns < clock.valid_until_ns:
+            self._tell(_NOT_WATCHED if mono_ns < clock.since_ns else self._too_far())
+            return None
+        return MonoTime(mono_ns, _bound_ns(clock, mono_ns))
 
     def _read_anew(self, mono_ns: int) -> PublishedClock | None:
         try:
             self._seq, body = self._followed.look(monotonic_ns(), bool(self.trouble)).body(CLOCKS)
             clock = self._choose(unpack_clocks(body))
             if mono_ns >= clock.valid_until_ns:
-                raise PageError(f"the model of the clock in {self._followed.path} does not reach that far")
+                raise PageError(self._too_far())
         except PageError as error:
             self._tell(error.what)
             return None
         self.trouble = ""
         return clock
+
+    def _too_far(self) -> str:
+        return f"the model of the clock in {self._followed.path} does not reach that far"
 
     def _choose(self, clocks: list[PublishedClock]) -> PublishedClock:
         found = [
@@ -120,6 +145,10 @@ class PhcClock:
         if trouble != self.trouble:
             self.trouble = trouble
             _log.warning("no hardware time: %s", trouble)
+
+
+def _bound_ns(clock: PublishedClock, mono_ns: int) -> int:
+    return clock.bound_ns + abs(mono_ns - clock.at_mono_ns) * clock.growth_ppb // _BILLION + 1
 
 
 @functools.cache

@@ -5,6 +5,8 @@ Nothing here loads BPF, NumPy or SciPy.
 
 from typing import TYPE_CHECKING
 
+from agent.batch.feeds import FeedAligner, FeedGroup, FeedItem
+from agent.batch.frames import Frame, FrameAssembler
 from agent.batch.layout import Window
 from agent.batch.waiting import BatcherFullError
 from agent.batch.window import DEFAULT_WINDOW, BatchWindow
@@ -13,7 +15,19 @@ if TYPE_CHECKING:
     from agent.batch.asyncbatcher import AsyncBatcher
     from agent.batch.batcher import Batcher
 
-__all__ = ["DEFAULT_WINDOW", "AsyncBatcher", "BatchWindow", "Batcher", "BatcherFullError", "Window"]
+__all__ = [
+    "DEFAULT_WINDOW",
+    "AsyncBatcher",
+    "BatchWindow",
+    "Batcher",
+    "BatcherFullError",
+    "FeedAligner",
+    "FeedGroup",
+    "FeedItem",
+    "Frame",
+    "FrameAssembler",
+    "Window",
+]
 
 
 def __getattr__(name: str) -> object:

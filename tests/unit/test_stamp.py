@@ -74,6 +74,27 @@ def test_it_is_what_the_kernel_computes(tmp_path: Path, publisher: PagePublisher
     assert clock(tmp_path).time(mono_ns) == PhcTime(model.phc_ns(mono_ns), bound_ns, "tai", 3)
 
 
+@pytest.mark.parametrize("adj", [ADJ, -ADJ, 0, 110_000_000])
+def test_hardware_time_and_back(
+    tmp_path: Path, publisher: PagePublisher, monkeypatch: pytest.MonkeyPatch, adj: int
+) -> None:
+    """`mono` is the inverse of `time`, to 1 ns, with the same bound; and None where `time` is."""
+    monkeypatch.setattr(stamp, "monotonic_ns", lambda: NOW_NS)
+    publisher.publish_clocks(NOW_NS, [a_clock(adj=adj)])
+    own = clock(tmp_path)
+    for mono_ns in (NOW_NS - 9 * S, NOW_NS, NOW_NS + 1_999_999_990):
+        there = own.time(mono_ns)
+        assert there is not None
+        back = own.mono(there.phc_ns)
+        assert back is not None
+        assert abs(back.mono_ns - mono_ns) <= 1
+        assert abs(back.bound_ns - there.bound_ns) <= 1
+    assert own.mono(PHC_NS + 3 * S) is None
+    assert "does not reach" in own.trouble
+    assert own.mono(PHC_NS - 11 * S) is None
+    assert "jumped" in own.trouble
+
+
 def test_a_new_model_is_used_at_once(tmp_path: Path, publisher: PagePublisher) -> None:
     """What the agent published last is what counts."""
     own = clock(tmp_path)
