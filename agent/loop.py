@@ -52,6 +52,7 @@ from agent.options import BASE_DELAY_NEEDED, BASE_DELAY_REMEDY, RunOptions
 from agent.phcreader import PhcReader, PhcReading
 from agent.pins import unpin
 from agent.refclock import Refclock
+from agent.rewrite import TimestampRewrite
 from agent.signals import wait_for_end_signal
 from agent.telemetry.encode import Encoder, delay_rows, host_facts
 from agent.telemetry.schema import Frame, InterfaceHealth, SinkHealth
@@ -87,6 +88,7 @@ class Watch:
     nic_packets: int
     """The interface's own count when the capture began."""
     clocks: InterfaceClocks
+    rewrite: TimestampRewrite | None
     end: str = ""
     """Why nothing is captured on it any more; empty while it is."""
     cpus: set[int] = field(default_factory=set)
@@ -237,7 +239,9 @@ class Loop:
                 self._phcs[facts.phc_index] = phc
         models = ModelWriter(capture.models)
         clocks = InterfaceClocks(options.base_delay_ns, models.forget)
-        return Watch(interface, capture, models, phc, packets, clocks)
+        scale = options.rewrite_timestamps
+        rewrite = None if scale is None else TimestampRewrite(interface.name, scale, capture.hand_on)
+        return Watch(interface, capture, models, phc, packets, clocks, rewrite)
 
     def _feed(self, path: Path, watch: Watch) -> Refclock:
         """A feed of chronyd from an interface's clock. Raises if it has none, or another program does it already."""
@@ -357,6 +361,9 @@ class Loop:
                 if clock.key in live:
                     watch.disturbed |= jumped or report.state not in ("tracking", "relative")
                 frames.append(self._encoder.clock(name, clock.kind, report))
+            if watch.rewrite is not None:
+                watch.rewrite.take(reports, pairs)
+                self._notes += watch.rewrite.take_notes()
             if self._refclock is not None and watch is self._watches[0]:
                 self._refclock.take(mono_ns, [report for _, report in reports], pairs)
                 self._notes += self._refclock.take_notes()

@@ -19,6 +19,7 @@ _T = TypeVar("_T")
 STAMPS = ("auto", "xdp", "skb", "trailer", "none")
 HOOKS = ("auto", "xdp", "xdp-generic", "tc")
 LOADERS = ("auto", "libbpf", "bcc")
+SCALES = ("realtime", "tai")
 
 WINDOW_MIN_NS = 100_000
 WINDOW_MAX_NS = 1_000_000_000
@@ -78,6 +79,7 @@ class RunOptions:
     phc_reads_per_s: int = 100
     refclock: Path | None = None
     refclock_max_error_ns: int = 10_000
+    rewrite_timestamps: str | None = None
     batch: tuple[BatchPage, ...] = ()
     batch_users: tuple[int, ...] = (0,)
     ring_kib: int | None = None
@@ -140,6 +142,16 @@ def add_refclock_arguments(parser: argparse.ArgumentParser) -> None:
         type=_max_error,
         metavar="TIME",
         help="send no sample whose p99 bound is above this, 100ns to 100ms (default 10us)",
+    )
+
+
+def add_rewrite_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flag of receive timestamps for unmodified applications, which `run` alone writes."""
+    parser.add_argument(
+        "--rewrite-timestamps",
+        choices=SCALES,
+        help="what SO_TIMESTAMP and SO_TIMESTAMPNS show is made of the hardware clock, in this time scale (realtime: "
+        "UTC); packets with a hardware stamp show that, others the clock's time when they passed tc ingress",
     )
 
 
@@ -322,6 +334,8 @@ def _check(options: RunOptions) -> None:
         )
     if options.refclock is not None and options.stamp == "trailer" and options.base_delay_ns is None:
         raise UsageError(BASE_DELAY_NEEDED, BASE_DELAY_REMEDY)
+    if options.rewrite_timestamps is not None:
+        _check_rewrite(options)
     for page in options.batch:
         try:
             page_path(options.state_dir, page.name)
@@ -333,6 +347,24 @@ def _check(options: RunOptions) -> None:
         raise UsageError(
             "--stamp xdp cannot be loaded by BCC: it resolves no kernel functions (kfuncs)",
             "use --loader libbpf, or --stamp skb",
+        )
+
+
+def _check_rewrite(options: RunOptions) -> None:
+    if options.rewrite_timestamps not in SCALES:
+        raise UsageError(
+            f"rewrite_timestamps {options.rewrite_timestamps!r} is not known",
+            f"choose one of {', '.join(SCALES)}",
+        )
+    if options.observe:
+        raise UsageError(
+            "--rewrite-timestamps changes what applications see, --observe changes nothing",
+            "leave out one of them",
+        )
+    if options.stamp in ("none", "xdp") or options.hook in ("xdp", "xdp-generic"):
+        raise UsageError(
+            "--rewrite-timestamps writes at tc ingress, by the stamps that are seen there",
+            "use --stamp skb, trailer or auto, and --hook tc or auto",
         )
 
 
@@ -368,7 +400,7 @@ def _entry(path: Path, key: str, value: object) -> tuple[str, object]:
             return name, tuple(_text(item) for item in items)
         if name == "window":
             return "window_ns", parse_duration_ns(_text(value))
-        if name in ("netns", "stamp", "hook", "loader"):
+        if name in ("netns", "stamp", "hook", "loader", "rewrite_timestamps"):
             return name, _text(value)
         if name == "state_dir":
             return name, Path(_text(value))

@@ -13,6 +13,7 @@ from agent.options import (
     RunOptions,
     add_batch_arguments,
     add_refclock_arguments,
+    add_rewrite_arguments,
     add_run_arguments,
     parse_duration_ns,
     read_options,
@@ -24,6 +25,7 @@ def _options(*flags: str) -> RunOptions:
     add_run_arguments(parser)
     add_refclock_arguments(parser)
     add_batch_arguments(parser)
+    add_rewrite_arguments(parser)
     return read_options(parser.parse_args(flags))
 
 
@@ -67,6 +69,10 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
         'refclock = "chrony:run/x.sock"',
         'refclock = "chrony:/run/a b.sock"',
         'refclock_max_error = "1ns"',
+        "rewrite_timestamps = 'utc'",
+        "rewrite_timestamps = 'tai'\nobserve = true",
+        "rewrite_timestamps = 'tai'\nstamp = 'none'",
+        "rewrite_timestamps = 'tai'\nhook = 'xdp'",
         "batch = true",
         "batch = ['default']",
         "[batch.'../x']",
