@@ -26,6 +26,8 @@ _CLIPPED = 0.98
 _SCALE_GAIN = 1.0 / 50
 # A normal distribution's standard deviation is this many median absolute deviations.
 _MAD = 1.4826
+# Residuals further than so many standard deviations from their median are stalls.
+_STALL = 3.0
 # What a fit of batches that were all of one size is held by: half of the time is the items'.
 _RIDGE = 0.01
 
@@ -68,14 +70,18 @@ class ServiceTime:
                 self._begin()
 
     def model(self) -> ServiceModel:
-        """The line, with neither part below zero, and the residuals of the latest batches. Only where it is known."""
+        """The line, with neither part below zero, and the residuals of the latest batches. Only where it is known.
+
+        A stall, as when somebody else had the CPU, comes with time and not with batches: no window avoids it, and drawn
+        once a batch it would speak for few and large ones. So residuals far from the others are brought nearer.
+        """
         base_ns, item_ns = self._theta.tolist()
         middle_ns = base_ns + item_ns * self._mean_items
         if item_ns < 0.0:
             base_ns, item_ns = middle_ns, 0.0
         elif base_ns < 0.0:
             base_ns, item_ns = 0.0, middle_ns / self._mean_items
-        return ServiceModel(base_ns, item_ns, np.array(self._residuals))
+        return ServiceModel(base_ns, item_ns, _without_stalls(np.array(self._residuals)))
 
     def _begin(self) -> None:
         sizes, took = np.array(self._first).T
@@ -119,3 +125,9 @@ class ServiceTime:
         grown = 1.0 / _FORGET if p00 < limit0 and p11 < limit1 else 1.0
         c00, c01, c11 = (p00 - k0 * g0) * grown, (p01 - k0 * g1) * grown, (p11 - k1 * g1) * grown
         self._cov = np.array([[c00, c01], [c01, c11]])
+
+
+def _without_stalls(residuals: FloatArray) -> FloatArray:
+    middle = float(np.median(residuals))
+    reach = _STALL * _MAD * float(np.median(np.abs(residuals - middle)))
+    return np.clip(residuals, middle - reach, middle + reach)

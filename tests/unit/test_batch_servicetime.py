@@ -71,6 +71,16 @@ def test_a_change_is_in_the_residuals_at_once() -> None:
     assert mean_ns == pytest.approx(2 * (BASE_NS + 6 * ITEM_NS), rel=0.15)
 
 
+def test_a_stall_is_no_service_time() -> None:
+    """Every 20th batch takes 50 ms more, as somebody else had the CPU: a replay draws the usual noise."""
+    sizes, took = batches(600)
+    took[::20] += 50_000_000
+    fit = ServiceTime()
+    fit.observe(sizes, took)
+    model = fit.model()
+    assert np.abs(model.residual_ns).max() < 0.3 * (BASE_NS + 6 * ITEM_NS)
+
+
 def test_batches_of_one_size_do_not_wind_it_up() -> None:
     """Thousands of equal batches tell nothing of the slope; when sizes vary again, it is found."""
     fit = ServiceTime()
