@@ -13,7 +13,8 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -76,9 +77,11 @@ class _Consumer:
         self.missed = 0
         self.refused = 0
 
-    def read(self, now_ns: int) -> Reported | None:
+    def read(self, clock: Callable[[], int]) -> Reported | None:
         """What it reported since the call before, as far as it can be true; None for nothing."""
         written = self._count[0]
+        # Only now: what was counted by then is not of the future.
+        now_ns = clock()
         if written == self._batches_read:
             return None
         fresh = written - self._batches_read
@@ -133,13 +136,20 @@ class _Consumer:
 class ConsumerServer:
     """The socket of one page, and its consumers. Never blocks; `poll` it once a tick. A context manager."""
 
-    def __init__(self, state_dir: Path, page: str, uids: Iterable[int]) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        page: str,
+        uids: Iterable[int],
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         """`uids` are the users whose reports are taken. Only the writer of a page may make its server.
 
         Raises `UnsupportedError` if the socket cannot be made.
         """
         self.path = socket_path(state_dir, page)
         self._uids = frozenset(uids)
+        self._clock = clock
         self._consumers: dict[int, _Consumer] = {}
         self._count = 0
         self._missed = self._refused = 0
@@ -174,13 +184,14 @@ class ConsumerServer:
         """Batches that cannot have been as they were reported."""
         return self._refused + sum(consumer.refused for consumer in self._consumers.values())
 
-    def poll(self, now_ns: int) -> list[Reported]:
+    def poll(self) -> list[Reported]:
         """Let consumers in and out; returns what those that reported something told."""
         for fd, _ in self._poller.poll(0):
             # A consumer has nothing to send: it has gone, or it isn't one.
             self._drop(fd)
         self._accept()
-        return [told for consumer in self._consumers.values() if (told := consumer.read(now_ns)) is not None]
+        reads = (consumer.read(self._clock) for consumer in self._consumers.values())
+        return [told for told in reads if told is not None]
 
     def take_notes(self) -> list[str]:
         """What was noticed since the call before, for people."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,12 @@ class BatchStage:
     """All pages of a run. Make it before the first tick, `tick` it once a tick, `close` it at the end."""
 
     def __init__(
-        self, state_dir: Path, pages: Iterable[BatchPage], uids: Iterable[int], tick_ns: int
+        self,
+        state_dir: Path,
+        pages: Iterable[BatchPage],
+        uids: Iterable[int],
+        tick_ns: int,
+        clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """`uids` are the users whose consumers may report.
 
@@ -48,7 +54,7 @@ class BatchStage:
         self._clocks = ClockShelf()
         users = tuple(uids)
         with ExitStack() as stack:
-            self._pages = [_Page(page, state_dir, users, tick_ns, stack) for page in pages]
+            self._pages = [_Page(page, state_dir, users, tick_ns, clock, stack) for page in pages]
             self._opened = stack.pop_all()
 
     def observe_delays(self, delays: Sequence[Delays]) -> None:
@@ -95,11 +101,17 @@ class _Page:
     """One page: its consumers, what is known of them, and the window that they are given."""
 
     def __init__(
-        self, page: BatchPage, state_dir: Path, uids: Sequence[int], tick_ns: int, stack: ExitStack
+        self,
+        page: BatchPage,
+        state_dir: Path,
+        uids: Sequence[int],
+        tick_ns: int,
+        clock: Callable[[], int],
+        stack: ExitStack,
     ) -> None:
         self._page = page
         self._publisher = stack.enter_context(PagePublisher(state_dir, page.name))
-        self.server = stack.enter_context(ConsumerServer(state_dir, page.name, uids))
+        self.server = stack.enter_context(ConsumerServer(state_dir, page.name, uids, clock))
         self._validity_ns = max(_VALID_TICKS * tick_ns, _VALID_MIN_NS)
         self._reported_ns = 0
         self._batches = 0
@@ -119,7 +131,7 @@ class _Page:
         withheld: str,
     ) -> BatchItem:
         """Learn from the reports, choose, publish, and tell."""
-        reported = self.server.poll(mono_ns)
+        reported = self.server.poll()
         self._learn(reported, mono_ns)
         reason = self._why_none()
         chosen = None

@@ -38,6 +38,16 @@ def server(tmp_path: Path) -> Iterator[ConsumerServer]:
         yield server
 
 
+NOW_NS = 1_000 * S
+
+
+@pytest.fixture
+def still(tmp_path: Path) -> Iterator[ConsumerServer]:
+    """The same, for which it is always NOW_NS."""
+    with ConsumerServer(tmp_path, "default", [UID], clock=lambda: NOW_NS) as server:
+        yield server
+
+
 class Reporter:
     """A consumer of this test, whose clock goes on by itself."""
 
@@ -49,7 +59,7 @@ class Reporter:
         """Come to where reports arrive."""
         for _ in range(2):
             self.report(1)
-            server.poll(time.monotonic_ns())
+            server.poll()
         assert self.window.report_trouble == ""
 
     def report(self, items: int, pending: int = 0) -> tuple[list[int], int, int]:
@@ -73,14 +83,14 @@ def test_batches_are_read_as_they_were_reported(tmp_path: Path, server: Consumer
     consumer = Reporter(tmp_path)
     consumer.attach(server)
     batches = [consumer.report(items, pending=items + 1) for items in (3, 1, 5)]
-    told = only(server.poll(time.monotonic_ns()))
+    told = only(server.poll())
     assert told.start_ns.tolist() == [start for _, start, _ in batches]
     assert told.end_ns.tolist() == [end for _, _, end in batches]
     assert told.items.tolist() == [3, 1, 5]
     assert told.pending.tolist() == [4, 2, 6]
     assert told.arrivals_ns.tolist() == [at for arrivals, _, _ in batches for at in arrivals]
     assert told.latency_ns.tolist() == [end - at for arrivals, _, end in batches for at in arrivals]
-    assert server.poll(time.monotonic_ns()) == []
+    assert server.poll() == []
     assert (server.missed, server.refused) == (0, 0)
 
 
@@ -93,7 +103,7 @@ def test_what_was_overwritten_is_counted(tmp_path: Path, server: ConsumerServer)
     for n in range(300):
         start_ns = consumer.now_ns + n * step
         consumer.window.report([start_ns - 9 + k for k in range(9)], start_ns, start_ns + MS, 0)
-    told = only(server.poll(time.monotonic_ns()))
+    told = only(server.poll())
     assert server.missed == 300 - reports.BATCHES
     assert told.start_ns.tolist() == [consumer.now_ns + n * step for n in range(300 - reports.BATCHES, 300)]
     assert len(told.arrivals_ns) == reports.ARRIVALS
@@ -104,13 +114,10 @@ def memory_of(state_dir: Path, server: ConsumerServer) -> tuple[socket.socket, m
     """A hostile consumer's connection, its memory and descriptor."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(str(socket_path(state_dir, "default")))
-    server.poll(time.monotonic_ns())
+    server.poll()
     message, fds, _, _ = socket.recv_fds(connection, reports.MAX_ANSWER, 1)
     assert message == reports.GRANTED
     return connection, mmap.mmap(fds[0], reports.SIZE), fds[0]
-
-
-NOW_NS = 1_000 * S
 
 
 @pytest.mark.parametrize(
@@ -127,31 +134,31 @@ NOW_NS = 1_000 * S
     ],
 )
 def test_what_cannot_have_been_is_not_believed(
-    tmp_path: Path, server: ConsumerServer, start_ns: int, end_ns: int, items: int, number: int
+    tmp_path: Path, still: ConsumerServer, start_ns: int, end_ns: int, items: int, number: int
 ) -> None:
     """Batches that end before they begin, in the future, of long ago, empty, huge, or of another place."""
-    connection, memory, fd = memory_of(tmp_path, server)
+    connection, memory, fd = memory_of(tmp_path, still)
     reports.BATCH.pack_into(memory, reports.BATCHES_AT, start_ns, end_ns, items, 0, number, 1)
     memory[reports.COUNT_AT] = 1
-    told = only(server.poll(NOW_NS))
+    told = only(still.poll())
     assert len(told.start_ns) == 0
     assert len(told.latency_ns) == 0
-    assert server.refused == 1
+    assert still.refused == 1
     os.close(fd)
     connection.close()
 
 
 @pytest.mark.parametrize("count", [1 << 63, (1 << 64) - 1, 255, 257])
-def test_random_memory_is_survived(tmp_path: Path, server: ConsumerServer, count: int) -> None:
+def test_random_memory_is_survived(tmp_path: Path, still: ConsumerServer, count: int) -> None:
     """Whatever a consumer writes, reading it ends, and gives nothing that cannot be."""
-    connection, memory, fd = memory_of(tmp_path, server)
+    connection, memory, fd = memory_of(tmp_path, still)
     memory[128 : reports.SIZE] = os.urandom(reports.SIZE - 128)
     for written in (count, count // 2, count):
         memory[reports.COUNT_AT : reports.COUNT_AT + 8] = written.to_bytes(8, "little")
-        for told in server.poll(NOW_NS):
+        for told in still.poll():
             assert (told.end_ns <= NOW_NS).all()
             assert (told.arrivals_ns <= NOW_NS).all()
-    assert server.refused > 0
+    assert still.refused > 0
     os.close(fd)
     connection.close()
 
@@ -171,7 +178,7 @@ def test_a_consumer_that_sends_is_dropped(tmp_path: Path, server: ConsumerServer
     """Nothing is read from a consumer's socket: whoever writes there is none."""
     connection, _, fd = memory_of(tmp_path, server)
     connection.send(b"x" * 1000)
-    server.poll(NOW_NS)
+    server.poll()
     assert len(server) == 0
     os.close(fd)
     connection.close()
@@ -184,7 +191,7 @@ def test_another_user_may_not_report(tmp_path: Path) -> None:
         for round_ns in (time.monotonic_ns(), time.monotonic_ns() + S):
             for window in windows:
                 window.report([round_ns], round_ns, round_ns + 1)
-            server.poll(round_ns)
+            server.poll()
         assert len(server) == 0
         assert f"user {UID} may not report" in windows[0].report_trouble
         (note,) = server.take_notes()
@@ -213,7 +220,7 @@ def test_a_new_agent_gets_the_reports(tmp_path: Path) -> None:
             consumer.now_ns += S
             consumer.attach(server)
             consumer.report(4)
-            assert only(server.poll(time.monotonic_ns())).items.tolist() == [4]
+            assert only(server.poll()).items.tolist() == [4]
         consumer.report(1)
         assert consumer.window.report_trouble == "the agent has gone"
 
@@ -227,10 +234,10 @@ def test_a_killed_consumer_is_gone(tmp_path: Path, server: ConsumerServer) -> No
             consumer.report(1)
             time.sleep(0.001)
     while not len(server):
-        server.poll(time.monotonic_ns())
+        server.poll()
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    server.poll(time.monotonic_ns())
+    server.poll()
     assert len(server) == 0
 
 
@@ -248,7 +255,7 @@ def test_after_a_fork_the_child_is_a_consumer_of_its_own(tmp_path: Path, server:
     while sum(len(seen) for seen in sizes.values()) < 2:
         consumer.now_ns = time.monotonic_ns() - 5 * S
         consumer.report(2)
-        for told in server.poll(time.monotonic_ns()):
+        for told in server.poll():
             sizes.setdefault(told.consumer, set()).update(told.items.tolist())
         time.sleep(0.001)
     os.kill(child, signal.SIGKILL)
@@ -274,15 +281,15 @@ def test_a_thousand_consumers_come_and_go(tmp_path: Path, server: ConsumerServer
         for _ in range(2):
             for consumer in consumers:
                 consumer.report(1)
-            server.poll(time.monotonic_ns())
+            server.poll()
         assert len(server) == 1000
         for consumer in consumers:
             consumer.report(3)
-        told = server.poll(time.monotonic_ns())
+        told = server.poll()
         assert len({reported.consumer for reported in told}) == 1000
         for consumer in consumers:
             consumer.window.close()
-        server.poll(time.monotonic_ns())
+        server.poll()
         assert len(server) == 0
         assert open_descriptors() == before
     finally:
@@ -297,7 +304,7 @@ def test_there_is_a_most_of_consumers(
     assert MAX_CONSUMERS >= 1000
     window = BatchWindow(state_dir=tmp_path, owner_uid=UID)
     window.report([1], 1, 2)
-    server.poll(S)
+    server.poll()
     window.report([1], 1, S)
     assert "consumers already" in window.report_trouble
 

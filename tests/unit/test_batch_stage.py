@@ -47,7 +47,8 @@ class Scene:
         self._set_clock = set_clock
         self.now_ns = time.monotonic_ns()
         set_clock(self.now_ns)
-        self.stage = BatchStage(state_dir, [page], [UID], TICK_NS)
+        # A batch may end a little after the tick in which its items arrived.
+        self.stage = BatchStage(state_dir, [page], [UID], TICK_NS, lambda: self.now_ns + 50 * MS)
         self.window = self.consumer(page.name)
         self._rng = np.random.default_rng(4)
 
@@ -71,10 +72,9 @@ class Scene:
         for _ in range(n):
             if per_s:
                 self.report(per_s)
-            # A batch may end a little after the tick in which its items arrived.
             self.now_ns += TICK_NS
             self._set_clock(self.now_ns)
-            (item,) = self.stage.tick(self.now_ns + 50 * MS, packets, [], withheld)
+            (item,) = self.stage.tick(self.now_ns, packets, [], withheld)
         return item
 
 
