@@ -72,6 +72,8 @@ class Scenario:
     seed: int
     pairs: int
     warmup_s: float
+    nice: int
+    """Of all processes of a run."""
     frame: FrameShape
     model: Model
     waiting_frames: int
@@ -83,6 +85,8 @@ class Scenario:
     load_period_us: int
     usual: tuple[int, int]
     """(max_wait_us, max_items) of the side with kernel defaults."""
+    sweep_s: float
+    """Length of each phase while static windows are looked for."""
     waits_us: tuple[int, ...]
     sizes: tuple[int, ...]
     sustained_rates: tuple[float, ...]
@@ -101,6 +105,7 @@ def read(path: Path = PATH) -> Scenario:
         seed=table["seed"],
         pairs=table["pairs"],
         warmup_s=table["warmup_s"],
+        nice=table["nice"],
         frame=FrameShape(**table["frame"]),
         model=Model(model["pool"], model["convolutions"], model["filters"], tuple(model["head"])),
         waiting_frames=consumer["waiting_frames"],
@@ -109,6 +114,7 @@ def read(path: Path = PATH) -> Scenario:
         load_percent=load["percent"],
         load_period_us=load["period_us"],
         usual=(static["usual"][0], static["usual"][1]),
+        sweep_s=static["sweep_s"],
         waits_us=tuple(static["waits_us"]),
         sizes=tuple(static["sizes"]),
         sustained_rates=tuple(map(float, sustained["rates"])),
