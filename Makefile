@@ -5,6 +5,7 @@
 #   make bpf [IF=eth1]                      build the programs and load them through the verifier; attach with IF=
 #   make unload IF=eth1                     detach them again
 #   make bench-clock                        figures of the clock, on synthetic clocks and recordings
+#   make bench-ingest                       figures of batch windows, on video frames into a detector
 #   make bench | make lint | make format | make clean
 
 # BCC's Python package is visible to the system's interpreter only.
@@ -21,7 +22,7 @@ BPF_HEADERS := $(wildcard bpf/*.h)
 CHRONYD     := build/chrony/usr/sbin/chronyd
 TESTBED     := $(patsubst tools/testbed/%.c,build/testbed/%,$(wildcard tools/testbed/*.c))
 
-.PHONY: all demo test bpf unload bench bench-clock lint format clean deps
+.PHONY: all demo test bpf unload bench bench-clock bench-ingest lint format clean deps
 all: $(VENV)/.installed $(BPF_OBJECTS)
 
 build/.deps: tools/install-deps.sh
@@ -67,6 +68,13 @@ bench: all $(TESTBED)
 
 bench-clock: all
 	$(BIN)/python -m tools.bench.clock $(ARGS)
+
+$(VENV)/.bench: $(VENV)/.installed
+	$(BIN)/pip install --quiet --editable '.[dev,examples,bench]' --config-settings editable_mode=compat
+	@touch $@
+
+bench-ingest: all $(TESTBED) $(VENV)/.bench
+	$(BIN)/python -m tools.bench.ingest $(ARGS)
 
 lint: all
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +12,7 @@ import pytest
 
 from tests.kernel.agent_run import AgentRun
 from tests.kernel.conftest import MakeTestbed
+from tools.bench.ingest.receivetime import PAYLOAD, application, receive
 from tools.testbed import Testbed
 from tools.testbed.testbed import PORT
 
@@ -23,9 +21,6 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces and BPF"),
 ]
 
-SO_TIMESTAMPNS = 35
-TIMESPEC = struct.Struct("@ll")
-PAYLOAD = struct.Struct("=IIQQ")  # tools/testbed/payload.h
 PLAIN_PORT = 25_000
 FLAGS = ("--stamp", "trailer", "--rewrite-timestamps", "tai")
 
@@ -36,27 +31,6 @@ def bed(testbed: MakeTestbed) -> Testbed:
     bed = testbed(queues=1, flows=1, rate_pps=2_000, drift_ppb=12_000, wander_ppb_per_sqrt_s=0.0)
     bed.start_traffic()
     return bed
-
-
-@contextmanager
-def application(bed: Testbed, port: int) -> Iterator[socket.socket]:
-    """A socket as any application has it, that asks for receive timestamps."""
-    made = bed.cap.call(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-    with made:
-        made.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-        made.bind(("0.0.0.0", port))
-        made.settimeout(10)
-        yield made
-
-
-def receive(receiver: socket.socket) -> tuple[bytes, int]:
-    """A datagram and its receive timestamp, ns."""
-    data, ancillary, _, _ = receiver.recvmsg(2_048, 64)
-    (stamp,) = (
-        content for level, kind, content in ancillary if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS)
-    )
-    seconds, ns = TIMESPEC.unpack(stamp)
-    return data, seconds * 10**9 + ns
 
 
 def test_stamped_packets_show_their_hardware_time(bed: Testbed, tmp_path: Path) -> None:

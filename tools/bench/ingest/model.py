@@ -1,7 +1,7 @@
 """The detector: a small convolutional network with a wide head, made up of random weights.
 
-The convolutions cost the same for each frame; the head's weights have to be fetched once a batch. So a batch has a price
-of its own, and batching pays, as with detectors on accelerators.
+The convolutions cost the same for each frame; the head's weights have to be fetched once a batch. So a batch has a
+price of its own, and batching pays, as with detectors on accelerators.
 """
 
 from __future__ import annotations

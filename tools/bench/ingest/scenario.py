@@ -72,8 +72,8 @@ class Scenario:
     seed: int
     pairs: int
     warmup_s: float
-    nice: int
-    """Of all processes of a run."""
+    priorities: dict[str, int]
+    """Real-time priority (SCHED_RR) of the camera, the service and the load."""
     frame: FrameShape
     model: Model
     waiting_frames: int
@@ -105,7 +105,7 @@ def read(path: Path = PATH) -> Scenario:
         seed=table["seed"],
         pairs=table["pairs"],
         warmup_s=table["warmup_s"],
-        nice=table["nice"],
+        priorities=table["priority"],
         frame=FrameShape(**table["frame"]),
         model=Model(model["pool"], model["convolutions"], model["filters"], tuple(model["head"])),
         waiting_frames=consumer["waiting_frames"],
