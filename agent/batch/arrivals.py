@@ -26,9 +26,10 @@ _SCALE_LIMIT = 2.0
 class PacketForecast:
     """How many packets the next tick brings, by Holt's linear smoothing; and how that compares with the latest ones."""
 
-    def __init__(self, ticks: int) -> None:
-        """`ticks` is how many make up the span that arrivals are recorded for."""
-        self._history: deque[int] = deque(maxlen=max(1, ticks))
+    def __init__(self, tick_ns: int) -> None:
+        """`tick_ns` is how long a tick is."""
+        self._tick_ns = tick_ns
+        self._history: deque[int] = deque(maxlen=max(1, _SPAN_NS // tick_ns))
         self._level = self._trend = 0.0
 
     def observe(self, packets: int) -> None:
@@ -42,10 +43,10 @@ class PacketForecast:
             self._trend += _TREND_GAIN * (self._level - before - self._trend)
         self._history.append(packets)
 
-    @property
-    def scale(self) -> float:
-        """Packets expected in the next tick over the mean of those recorded; 1 where there were none."""
-        mean = sum(self._history) / max(1, len(self._history))
+    def scale(self, span_ns: int) -> float:
+        """Packets expected in the next tick over the mean of the latest `span_ns`; 1 where there were none."""
+        recorded = list(self._history)[-max(1, round(span_ns / self._tick_ns)) :]
+        mean = sum(recorded) / max(1, len(recorded))
         if mean <= 0.0:
             return 1.0
         return min(max((self._level + self._trend) / mean, 1.0 / _SCALE_LIMIT), _SCALE_LIMIT)
@@ -80,6 +81,14 @@ class RecordedArrivals:
     def per_s(self) -> float:
         """Items a second, of all consumers of the page."""
         return sum(rate_per_s(stream) for stream in self._streams.values())
+
+    @property
+    def span_ns(self) -> int:
+        """How long ago the first of them was before the last."""
+        if not self._streams:
+            return 0
+        first = min(int(stream[0]) for stream in self._streams.values())
+        return max(int(stream[-1]) for stream in self._streams.values()) - first
 
     def streams(self, scale: float) -> list[IntArray]:
         """The arrivals of the busiest consumers, int64[n] each, `scale` times as dense as they were."""

@@ -29,7 +29,6 @@ _MIN_ITEMS = 16
 # A window outlives some ticks that come late.
 _VALID_TICKS = 5
 _VALID_MIN_NS = 500_000_000
-_RECORDED_NS = 2_000_000_000
 # Service times of a consumer that reported nothing for so long are those of another one.
 _AGE_OUT_NS = 10_000_000_000
 
@@ -49,7 +48,7 @@ class BatchStage:
 
         Raises `ConflictError` if another agent writes one of the pages, `UnsupportedError` if one cannot be made.
         """
-        self._packets = PacketForecast(max(1, _RECORDED_NS // tick_ns))
+        self._packets = PacketForecast(tick_ns)
         self._delay_p99_ns = math.nan
         self._clocks = ClockShelf()
         users = tuple(uids)
@@ -75,8 +74,7 @@ class BatchStage:
         self._packets.observe(packets)
         clocks = self._clocks.take(readings)
         return [
-            page.tick(mono_ns, self._packets.scale, self._delay_p99_ns, clocks, withheld)
-            for page in self._pages
+            page.tick(mono_ns, self._packets, self._delay_p99_ns, clocks, withheld) for page in self._pages
         ]
 
     def take_notes(self) -> list[str]:
@@ -125,7 +123,7 @@ class _Page:
     def tick(
         self,
         mono_ns: int,
-        scale: float,
+        packets: PacketForecast,
         delay_p99_ns: float,
         clocks: Sequence[PublishedClock],
         withheld: str,
@@ -133,6 +131,7 @@ class _Page:
         """Learn from the reports, choose, publish, and tell."""
         reported = self.server.poll()
         self._learn(reported, mono_ns)
+        scale = packets.scale(self._arrivals.span_ns)
         reason = self._why_none()
         chosen = None
         if not reason:

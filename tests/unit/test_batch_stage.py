@@ -174,19 +174,29 @@ def test_more_packets_mean_more_items(scene: Scene) -> None:
 
 def test_the_forecast_of_packets() -> None:
     """Steady: nothing to expect but the same; a ramp goes on; silence and floods are not believed for ever."""
-    steady = PacketForecast(10)
+    steady = PacketForecast(TICK_NS)
     for _ in range(20):
         steady.observe(500)
-    assert steady.scale == pytest.approx(1.0)
-    ramp = PacketForecast(10)
+    assert steady.scale(2 * S) == pytest.approx(1.0)
+    ramp = PacketForecast(TICK_NS)
     for n in range(20):
         ramp.observe(1_000 + 100 * n)
-    assert ramp.scale * np.mean([1_000 + 100 * n for n in range(10, 20)]) == pytest.approx(3_000, rel=0.05)
-    flood = PacketForecast(10)
+    assert ramp.scale(2 * S) * np.mean([1_000 + 100 * n for n in range(10, 20)]) == pytest.approx(
+        3_000, rel=0.05
+    )
+    flood = PacketForecast(TICK_NS)
     for packets in [10] * 9 + [100_000]:
         flood.observe(packets)
-    assert flood.scale == 2.0
-    assert PacketForecast(10).scale == 1.0
+    assert flood.scale(2 * S) == 2.0
+    assert PacketForecast(TICK_NS).scale(2 * S) == 1.0
+
+
+def test_traffic_that_has_just_begun_does_not_grow() -> None:
+    """What is recorded of items is compared with the packets of the same span, not with the silence before it."""
+    begun = PacketForecast(TICK_NS)
+    for packets in [0] * 10 + [500] * 4:
+        begun.observe(packets)
+    assert 0.8 < begun.scale(4 * TICK_NS) < 1.3
 
 
 def test_the_clocks_are_on_every_page(tmp_path: Path, scene: Scene) -> None:
