@@ -7,6 +7,7 @@
 #   make bench-clock                        figures of the clock, on synthetic clocks and recordings
 #   make train [ARGS=--all-ways]            train the clock's LSTM anew: ten minutes, and PyTorch is fetched
 #   make ablation                           what it earns, and what each part of its training does, to docs/results/
+#   make bench-ingest                       figures of batch windows, on video frames into a detector
 #   make bench | make lint | make format | make clean
 
 # BCC's Python package is visible to the system's interpreter only.
@@ -24,7 +25,7 @@ TRAIN_VENV  := build/train-venv
 CHRONYD     := build/chrony/usr/sbin/chronyd
 TESTBED     := $(patsubst tools/testbed/%.c,build/testbed/%,$(wildcard tools/testbed/*.c))
 
-.PHONY: all demo test bpf unload bench bench-clock train ablation lint format clean deps
+.PHONY: all demo test bpf unload bench bench-clock bench-ingest train ablation lint format clean deps
 all: $(VENV)/.installed $(BPF_OBJECTS)
 
 build/.deps: tools/install-deps.sh
@@ -34,7 +35,7 @@ deps: build/.deps
 
 $(VENV)/.installed: build/.deps pyproject.toml setup.py agent/ffi/build_native.py $(wildcard agent/ffi/*.[ch]) bpf/records.h
 	test -x $(BIN)/python || $(PYTHON) -m venv --system-site-packages $(VENV)
-	$(BIN)/pip install --quiet --editable '.[dev]' --config-settings editable_mode=compat
+	$(BIN)/pip install --quiet --editable '.[dev,examples]' --config-settings editable_mode=compat
 	@touch $@
 
 $(BPF_DIR)/%.bpf.o: bpf/%.bpf.c $(BPF_HEADERS) build/.deps
@@ -82,6 +83,13 @@ train: $(TRAIN_VENV)/.installed
 
 ablation: all
 	nice -n 19 $(BIN)/python -m tools.training.ablation --save $(ARGS)
+
+$(VENV)/.bench: $(VENV)/.installed
+	$(BIN)/pip install --quiet --editable '.[dev,examples,bench]' --config-settings editable_mode=compat
+	@touch $@
+
+bench-ingest: all $(TESTBED) $(VENV)/.bench
+	$(BIN)/python -m tools.bench.ingest $(ARGS)
 
 lint: all
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -19,6 +19,7 @@ from agent.ffi.bpf import BpfObject, Link, ProgramSet, attach_xdp, flush_cpus, l
 from agent.ffi.records import CONFIG_DTYPE, WINDOW_DTYPE
 from agent.ffi.rings import Rings
 from agent.options import RunOptions
+from agent.rewrite import HandedOn
 
 _STAMPS = {
     "none": records.STAMP_NONE,
@@ -292,6 +293,13 @@ class Capture:
         """The degrade ladder's hold on the kernel side: look at one packet in 2^shift; `frozen` only counts."""
         self._config["sample_mask"][0] = (1 << shift) - 1
         self._config["frozen"][0] = int(frozen)
+
+    def hand_on(self, clock: HandedOn | None) -> None:
+        """Write receive timestamps of that clock from now on, or leave the kernel's own."""
+        if clock is not None:
+            self._config["rewrite_key"][0] = clock.key
+            self._config["rewrite_base_ns"][0] = clock.base_ns
+        self._config["rewrite"][0] = int(clock is not None)
 
     def pin(self, directory: Path) -> None:
         """Keep everything attached after this process has ended: links are pinned in a directory of a bpffs."""

@@ -114,6 +114,9 @@ def _hook(facts: HookFacts, options: RunOptions, stamp: str, reasons: list[str])
     if stamp == "skb":
         reasons.append("hook tc: the skb stamp is visible at tc ingress only")
         return "tc"
+    if options.rewrite_timestamps is not None:
+        reasons.append("hook tc: receive timestamps are rewritten there, by each packet's own stamp")
+        return "tc"
     if options.hook == "tc":
         reasons.append("hook tc: asked for")
         return "tc"

@@ -10,7 +10,7 @@ import gc
 import resource
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agent import stamping, tc
+from agent.batch.stage import BatchStage
 from agent.capture import Capture, CaptureTarget
 from agent.clock.alignment import Alignment, ClockName, Reading
 from agent.clock.interface import InterfaceClocks, TickInputs
@@ -51,6 +52,7 @@ from agent.options import BASE_DELAY_NEEDED, BASE_DELAY_REMEDY, RunOptions
 from agent.phcreader import PhcReader, PhcReading
 from agent.pins import unpin
 from agent.refclock import Refclock
+from agent.rewrite import TimestampRewrite
 from agent.signals import wait_for_end_signal
 from agent.telemetry.encode import Encoder, delay_rows, host_facts
 from agent.telemetry.schema import Frame, InterfaceHealth, SinkHealth
@@ -86,6 +88,7 @@ class Watch:
     nic_packets: int
     """The interface's own count when the capture began."""
     clocks: InterfaceClocks
+    rewrite: TimestampRewrite | None
     end: str = ""
     """Why nothing is captured on it any more; empty while it is."""
     cpus: set[int] = field(default_factory=set)
@@ -123,6 +126,7 @@ class Loop:
         self._phcs: dict[int, PhcReader] = {}
         self._mono_steering = MonoSteering()
         self._refclock: Refclock | None = None
+        self._batch: BatchStage | None = None
         self._alignment = Alignment()
         self._journals: dict[str, Journal] = {}
         self._degrade = DegradeLadder()
@@ -183,6 +187,9 @@ class Loop:
         if options.pin_consumer and not options.observe:
             first = leaves[0]
             self._pins = ConsumerPins(host.topology, first.numa_node, self._journals[first.name])
+        if options.batch:
+            self._batch = BatchStage(options.state_dir, options.batch, options.batch_users, self._tick_ns)
+            stack.callback(self._batch.close)
         self._load = LoadSampler(paths, host.topology, [leaf.name for leaf in leaves])
 
     def _bind_memory(self, host: Host) -> None:
@@ -232,7 +239,9 @@ class Loop:
                 self._phcs[facts.phc_index] = phc
         models = ModelWriter(capture.models)
         clocks = InterfaceClocks(options.base_delay_ns, models.forget)
-        return Watch(interface, capture, models, phc, packets, clocks)
+        scale = options.rewrite_timestamps
+        rewrite = None if scale is None else TimestampRewrite(interface.name, scale, capture.hand_on)
+        return Watch(interface, capture, models, phc, packets, clocks, rewrite)
 
     def _feed(self, path: Path, watch: Watch) -> Refclock:
         """A feed of chronyd from an interface's clock. Raises if it has none, or another program does it already."""
@@ -324,6 +333,7 @@ class Loop:
         self._notes += self._mono_steering.observe(steering)
         frozen = self._degrade.level.name in ("frozen", "safe")
         readings: list[Reading] = []
+        packets = 0
         for watch in self._watches:
             if watch.gone:
                 continue
@@ -333,6 +343,7 @@ class Loop:
             pairs = clock_pairs(_PAIRS)
             frames: list[Frame] = [*self._encoder.windows(mono_ns, name, windows)]
             watch.count(windows)
+            packets += int(windows["n"].sum())
             heard = tuple(watch.capture.announces())
             inputs = TickInputs(mono_ns, pairs, steering, self._read_phc(watch, mono_ns), heard)
             # Recorded before the reports that come of it: a replay of the stream is fed the same.
@@ -350,14 +361,31 @@ class Loop:
                 if clock.key in live:
                     watch.disturbed |= jumped or report.state not in ("tracking", "relative")
                 frames.append(self._encoder.clock(name, clock.kind, report))
+            if watch.rewrite is not None:
+                watch.rewrite.take(reports, pairs)
+                self._notes += watch.rewrite.take_notes()
             if self._refclock is not None and watch is self._watches[0]:
                 self._refclock.take(mono_ns, [report for _, report in reports], pairs)
                 self._notes += self._refclock.take_notes()
             # Only now: the writer's thread wakes once, and not in the middle of all this.
             self._put_all(frames)
+        if self._batch is not None:
+            self._serve_consumers(self._batch, mono_ns, packets, readings)
         aligned = self._alignment.take(mono_ns, readings)
         if aligned is not None:
             self._output.put(self._encoder.alignment(mono_ns, aligned, self._alignment.omitted))
+
+    def _serve_consumers(
+        self, batch: BatchStage, mono_ns: int, packets: int, readings: Sequence[Reading]
+    ) -> None:
+        """Batch windows and clocks for whoever reads the pages."""
+        level = self._degrade.level
+        withheld = "observing only" if self._options.observe else ""
+        if level.name in ("frozen", "safe"):
+            withheld = f"degraded to {level.name}"
+        items = batch.tick(mono_ns, packets, readings, withheld)
+        self._notes += batch.take_notes()
+        self._put_all(self._encoder.batch(mono_ns, item) for item in items)
 
     def _notice_gone(self) -> None:
         """Mark the interfaces that nothing is captured on any more, and tell it, once."""
@@ -395,6 +423,8 @@ class Loop:
         for watch in self._watches:
             if not watch.gone:
                 seen[watch.interface.name] = self._observe(watch, mono_ns, span_ns)
+        if self._batch is not None:
+            self._batch.observe_delays([item.hw_to_stack or item.hook_delays for item in seen.values()])
         self._drops = _sum_drops(self._drops, load.drops)
         self._softnet_dropped += sum(
             share.dropped

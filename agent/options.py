@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import pwd
 import re
 import tomllib
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
+from agent.batch.layout import DEFAULT_PAGE, page_path
 from agent.errors import UsageError
 
 _T = TypeVar("_T")
@@ -17,6 +19,7 @@ _T = TypeVar("_T")
 STAMPS = ("auto", "xdp", "skb", "trailer", "none")
 HOOKS = ("auto", "xdp", "xdp-generic", "tc")
 LOADERS = ("auto", "libbpf", "bcc")
+SCALES = ("realtime", "tai")
 
 WINDOW_MIN_NS = 100_000
 WINDOW_MAX_NS = 1_000_000_000
@@ -45,6 +48,16 @@ _UNIT_NS = {
 
 
 @dataclass(frozen=True, slots=True)
+class BatchPage:
+    """A page of batch windows, and what they are for: the least latency, unless a target leaves room for more."""
+
+    name: str
+    target_p99_ns: int | None = None
+    min_rate: float | None = None
+    """Items a second that a consumer must be able to serve."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunOptions:
     """One run's settings, checked. Durations are in the unit that the name says."""
 
@@ -66,6 +79,9 @@ class RunOptions:
     phc_reads_per_s: int = 100
     refclock: Path | None = None
     refclock_max_error_ns: int = 10_000
+    rewrite_timestamps: str | None = None
+    batch: tuple[BatchPage, ...] = ()
+    batch_users: tuple[int, ...] = (0,)
     ring_kib: int | None = None
     tick_ms: int = 200
     state_dir: Path = Path("/run/agent")
@@ -126,6 +142,53 @@ def add_refclock_arguments(parser: argparse.ArgumentParser) -> None:
         type=_max_error,
         metavar="TIME",
         help="send no sample whose p99 bound is above this, 100ns to 100ms (default 10us)",
+    )
+
+
+def add_rewrite_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flag of receive timestamps for unmodified applications, which `run` alone writes."""
+    parser.add_argument(
+        "--rewrite-timestamps",
+        choices=SCALES,
+        help="what SO_TIMESTAMP and SO_TIMESTAMPNS show is made of the hardware clock, in this time scale (realtime: "
+        "UTC); packets with a hardware stamp show that, others the clock's time when they passed tc ingress",
+    )
+
+
+def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of serving consumers with batch windows, which `run` alone does."""
+    batch = parser.add_argument_group("consumers that work in batches")
+    batch.add_argument(
+        "--batch",
+        dest="batch_names",
+        nargs="?",
+        const=DEFAULT_PAGE,
+        action="append",
+        metavar="PAGE",
+        help="work out how long consumers should wait for a batch, and of how many items, and publish it with the "
+        "clocks on a page in the state directory; repeat for several pages",
+    )
+    batch.add_argument(
+        "--target-p99",
+        dest="target_p99_ns",
+        type=_target_p99,
+        metavar="TIME",
+        help="keep the latency up to the end of a batch below this, 100us to 10s, with as few batches as that takes "
+        "(default: the least latency)",
+    )
+    batch.add_argument(
+        "--min-rate",
+        type=_min_rate,
+        metavar="N",
+        help="items a second that a consumer has to be able to serve in batches of the published size",
+    )
+    batch.add_argument(
+        "--batch-user",
+        dest="batch_users",
+        type=_user,
+        action="append",
+        metavar="USER",
+        help="whose consumers may report what their batches took, besides root's; repeat for several",
     )
 
 
@@ -198,6 +261,8 @@ def read_options(args: argparse.Namespace) -> RunOptions:
         given = getattr(args, field.name, None)
         if given is not None:
             values[field.name] = tuple(given) if isinstance(given, list) else given
+    values["batch"] = _batch_pages(values.get("batch", ()), args)
+    values["batch_users"] = (0, *cast(tuple[int, ...], values.get("batch_users", ())))
     interfaces = values.get("interfaces")
     if not interfaces:
         raise UsageError("no interface named", 'give one with -i IF, or `interfaces = ["IF"]` in the file')
@@ -269,10 +334,37 @@ def _check(options: RunOptions) -> None:
         )
     if options.refclock is not None and options.stamp == "trailer" and options.base_delay_ns is None:
         raise UsageError(BASE_DELAY_NEEDED, BASE_DELAY_REMEDY)
+    if options.rewrite_timestamps is not None:
+        _check_rewrite(options)
+    for page in options.batch:
+        try:
+            page_path(options.state_dir, page.name)
+        except ValueError as error:
+            raise UsageError(f"--batch: {error}", "choose another name for the page") from error
+    if len({page.name for page in options.batch}) != len(options.batch):
+        raise UsageError("a page of batch windows is named twice", "name each once")
     if options.stamp == "xdp" and options.loader == "bcc":
         raise UsageError(
             "--stamp xdp cannot be loaded by BCC: it resolves no kernel functions (kfuncs)",
             "use --loader libbpf, or --stamp skb",
+        )
+
+
+def _check_rewrite(options: RunOptions) -> None:
+    if options.rewrite_timestamps not in SCALES:
+        raise UsageError(
+            f"rewrite_timestamps {options.rewrite_timestamps!r} is not known",
+            f"choose one of {', '.join(SCALES)}",
+        )
+    if options.observe:
+        raise UsageError(
+            "--rewrite-timestamps changes what applications see, --observe changes nothing",
+            "leave out one of them",
+        )
+    if options.stamp in ("none", "xdp") or options.hook in ("xdp", "xdp-generic"):
+        raise UsageError(
+            "--rewrite-timestamps writes at tc ingress, by the stamps that are seen there",
+            "use --stamp skb, trailer or auto, and --hook tc or auto",
         )
 
 
@@ -308,7 +400,7 @@ def _entry(path: Path, key: str, value: object) -> tuple[str, object]:
             return name, tuple(_text(item) for item in items)
         if name == "window":
             return "window_ns", parse_duration_ns(_text(value))
-        if name in ("netns", "stamp", "hook", "loader"):
+        if name in ("netns", "stamp", "hook", "loader", "rewrite_timestamps"):
             return name, _text(value)
         if name == "state_dir":
             return name, Path(_text(value))
@@ -324,6 +416,10 @@ def _entry(path: Path, key: str, value: object) -> tuple[str, object]:
             return name, _refclock(_text(value))
         if name == "refclock_max_error":
             return "refclock_max_error_ns", _max_error(_text(value))
+        if name == "batch":
+            return name, _batch_tables(_typed(value, dict))
+        if name == "batch_users":
+            return name, tuple(_user(_text(user)) for user in _typed(value, list))
         if name == "ring_kib":
             return name, _ring_kib(str(_typed(value, int)))
     except (ValueError, OverflowError, argparse.ArgumentTypeError) as error:
@@ -333,7 +429,41 @@ def _entry(path: Path, key: str, value: object) -> tuple[str, object]:
     )
 
 
-_CALLED: dict[type, str] = {bool: "true or false", int: "a whole number", str: "a text in quotes"}
+def _batch_tables(tables: dict[str, object]) -> tuple[BatchPage, ...]:
+    """`[batch.PAGE]` tables, each with its own goals."""
+    pages = []
+    for page, table in tables.items():
+        goals: dict[str, object] = {}
+        for key, value in _typed(table, dict).items():
+            name = key.replace("-", "_")
+            if name == "target_p99":
+                goals["target_p99_ns"] = _target_p99(_text(value))
+            elif name == "min_rate":
+                goals[name] = _min_rate(str(value if isinstance(value, float) else _typed(value, int)))
+            else:
+                raise ValueError(f"unknown setting {key!r} of page {page!r}")
+        pages.append(BatchPage(page, **goals))  # type: ignore[arg-type]
+    return tuple(pages)
+
+
+def _batch_pages(from_file: object, args: argparse.Namespace) -> tuple[BatchPage, ...]:
+    """The pages of the file, or those that flags name; goals given by flags are those of every page."""
+    names = getattr(args, "batch_names", None)
+    pages = cast(tuple[BatchPage, ...], from_file) if names is None else tuple(map(BatchPage, names))
+    goals = {name: getattr(args, name, None) for name in ("target_p99_ns", "min_rate")}
+    given = {name: value for name, value in goals.items() if value is not None}
+    if given and not pages:
+        raise UsageError("--target-p99 and --min-rate are goals of batch windows", "give --batch, too")
+    return tuple(replace(page, **given) for page in pages)
+
+
+_CALLED: dict[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    str: "a text in quotes",
+    list: "a list",
+    dict: "a table",
+}
 
 
 def _typed(value: object, kind: type[_T], called: str = "") -> _T:
@@ -404,6 +534,32 @@ def _max_error(text: str) -> int:
     if not 100 <= number <= 100_000_000:
         raise argparse.ArgumentTypeError("must be from 100ns to 100ms")
     return number
+
+
+def _target_p99(text: str) -> int:
+    number = _window(text)
+    if not 100_000 <= number <= 10_000_000_000:
+        raise argparse.ArgumentTypeError("must be from 100us to 10s")
+    return number
+
+
+def _min_rate(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of items a second") from error
+    if not 0.0 < number <= 1e9:
+        raise argparse.ArgumentTypeError("must be above 0 and at most 1e9 items a second")
+    return number
+
+
+def _user(text: str) -> int:
+    if re.fullmatch(r"[0-9]{1,10}", text):
+        return int(text)
+    try:
+        return pwd.getpwnam(text).pw_uid
+    except KeyError as error:
+        raise argparse.ArgumentTypeError(f"there is no user {text!r} on this host") from error
 
 
 def _ring_kib(text: str) -> int:

@@ -125,20 +125,28 @@ static __always_inline int xdp_packet(struct xdp_md *ctx, const struct stamp *ph
 	return XDP_PASS;
 }
 
-/* Receive time for unmodified applications: the packet's own stamp, else model(mono at the earliest hook). */
+/* A stamp further than this from the model is a glitch, or was given before a jump. */
+#define REWRITE_TRUST_NS 1000000000ULL
+
+/*
+ * Receive time for unmodified applications: the packet's own stamp if the clock that is handed on made it, else
+ * model(mono). Without a valid model nothing is written: nobody knows then what the clock is worth.
+ */
 static __always_inline void skb_rewrite(struct __sk_buff *skb, const struct agent_config *config,
-					struct cpu_state *cpu, __u64 hw, __u64 mono)
+					struct cpu_state *cpu, const struct stamp *stamp, __u64 mono)
 {
 	struct slot_model model = {};
+	__u64 hw;
 
-	if (!hw) {
-		model_take(&cpu->found, &model, config->rewrite_key);
-		if (mono > model.valid_until_ns) {
-			cpu->counters.rewrite_no_model++;
-			return;
-		}
-		hw = model_phc(&model, mono);
+	model_take(&cpu->found, &model, config->rewrite_key);
+	if (mono > model.valid_until_ns) {
+		cpu->counters.rewrite_no_model++;
+		return;
 	}
+	hw = model_phc(&model, mono);
+	if (stamp && stamp->verdict == VERDICT_STAMPED && stamp->clock_key == config->rewrite_key &&
+	    hw - stamp->hw_ns + REWRITE_TRUST_NS <= 2 * REWRITE_TRUST_NS)
+		hw = stamp->hw_ns;
 	skb->tstamp = hw + config->rewrite_base_ns;
 	cpu->counters.rewritten++;
 }
@@ -156,7 +164,7 @@ int tc_ingress(struct __sk_buff *skb)
 	struct cpu_state *cpu = cpu_state_at(cpu_id);
 	struct stamp stamp = {.clock_key = CLOCK_KEY_NONE};
 	const struct capture_meta *meta;
-	struct arrival arrival = {};
+	struct arrival arrival;
 
 	if (!config || !cpu)
 		return TC_NEXT;
@@ -167,8 +175,11 @@ int tc_ingress(struct __sk_buff *skb)
 		cpu->counters.bytes += skb->len;
 		if (unlikely(ptp_candidate((void *)(long)skb->data, (void *)(long)skb->data_end)))
 			ptp_take_skb(skb, cpu_id);
-		if (left_out(cpu, cpu_id))
+		if (left_out(cpu, cpu_id)) {
+			if (unlikely(config->rewrite) && !config->frozen)
+				skb_rewrite(skb, config, cpu, NULL, bpf_ktime_get_ns());
 			return TC_NEXT;
+		}
 		if (config->stamp == STAMP_TRAILER) {
 			/* Of merged packets only the first could have kept one, and with one none is merged. */
 			if (!trailer_direct((void *)(long)skb->data, (void *)(long)skb->data_end, &stamp) &&
@@ -184,19 +195,15 @@ int tc_ingress(struct __sk_buff *skb)
 		/* The kernel keeps the receive queue plus one; 0: not recorded. */
 		queue = skb->queue_mapping ? skb->queue_mapping - 1 : 0;
 		arrival = capture_packet(skb, cpu, queue, &stamp, weight);
+		if (unlikely(config->rewrite))
+			skb_rewrite(skb, config, cpu, &stamp, arrival.mono_ns);
 	} else {
 		if (unlikely(config->frozen))
 			return TC_NEXT;
 		meta = meta_read(skb);
-		if (unlikely(meta)) {
+		if (unlikely(meta))
 			stack_sample(config, cpu, cpu_id, meta, bpf_ktime_get_ns());
-			arrival.mono_ns = meta->mono_ns;
-			arrival.hw_ns = meta->hw_ns;
-		}
 	}
-	if (unlikely(config->rewrite))
-		skb_rewrite(skb, config, cpu, arrival.hw_ns,
-			    arrival.mono_ns ? arrival.mono_ns : bpf_ktime_get_ns());
 	return TC_NEXT;
 }
 

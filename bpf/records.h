@@ -103,13 +103,13 @@ struct agent_config {
 	__u64 window_ns;
 	__u32 sample_mask;  /* count a packet when (per-CPU packet number & mask) == 0; 0 = every packet */
 	__u32 meta_mask;    /* carry XDP->stack metadata on packets where (number & mask) == 0; ~0 = never */
-	__u32 rewrite;	    /* tc ingress writes skb->tstamp: 0 no, 1 realtime, 2 tai */
+	__u32 rewrite;	    /* not 0: tc ingress writes skb->tstamp, where it owns the windows */
 	__u32 n_cpus;	    /* highest possible CPU id + 1 */
 	__u32 stack_queues; /* power of two, <= 64; see stack_hists */
 	__u32 frozen;	    /* not 0: the degrade ladder stopped everything but the counters */
 	__s64 rewrite_base_ns; /* what to add to PHC time to get the named scale */
-	__u32 rewrite_key;     /* the clock whose model dates packets that carry no hardware stamp */
-	__u32 hook;	       /* HOOK_*: which program owns the windows */
+	__u32 rewrite_key; /* the clock that is handed on; its model dates packets without a stamp of it */
+	__u32 hook;	   /* HOOK_*: which program owns the windows */
 };
 
 /* The leading fields of a value of map "slots", array indexed cpu * slots_per_cpu + hash, read through mmap:

@@ -7,7 +7,12 @@ import sys
 
 from agent.cli._begin import begin
 from agent.errors import PartialError
-from agent.options import add_refclock_arguments, add_run_arguments
+from agent.options import (
+    add_batch_arguments,
+    add_refclock_arguments,
+    add_rewrite_arguments,
+    add_run_arguments,
+)
 from agent.signals import hold_end_signals
 
 
@@ -25,6 +30,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add_run_arguments(parser)
     add_refclock_arguments(parser)
+    add_rewrite_arguments(parser)
+    add_batch_arguments(parser)
     parser.set_defaults(run=run)
 
 

@@ -1,8 +1,8 @@
 """Builds `agent.ffi._native`: cffi in API mode over libbpf, libc and native.c.
 
-The declarations come from `bpf/records.h` (the wire, the one definition of every record), `native.h` and
-`clockcore.h` (what the C sources of the same names give), and, below, the calls of libbpf and libc that Python makes
-itself. The C compiler checks all of them against the real headers.
+The declarations come from `bpf/records.h` (the wire, the one definition of every record), `native.h`, `clockcore.h`
+and `batchreplay.h` (what the C sources of the same names give), and, below, the calls of libbpf and libc that Python
+makes itself. The C compiler checks all of them against the real headers.
 """
 
 import re
@@ -345,6 +345,7 @@ _INCLUDES = """
 #include "records.h"
 #include "native.h"
 #include "clockcore.h"
+#include "batchreplay.h"
 
 /* bpf_link_info's head and its tracing part: cffi can't name members of an anonymous union. */
 struct agent_tracing_link {
@@ -368,6 +369,7 @@ ffibuilder.cdef(
     + _declarations(_ROOT / "bpf/records.h")
     + _declarations(_ROOT / "agent/ffi/native.h")
     + _declarations(_ROOT / "agent/ffi/clockcore.h")
+    + _declarations(_ROOT / "agent/ffi/batchreplay.h")
     + _LIBC
     + _CLOCKS
     + _LIBBPF
@@ -376,8 +378,14 @@ ffibuilder.set_source(
     "agent.ffi._native",
     _INCLUDES,
     # Relative: setuptools wants the paths as setup.py sees them.
-    sources=["agent/ffi/native.c", "agent/ffi/clockcore.c"],
-    depends=["agent/ffi/native.h", "agent/ffi/clockcore.h", "agent/ffi/build_native.py", "bpf/records.h"],
+    sources=["agent/ffi/native.c", "agent/ffi/clockcore.c", "agent/ffi/batchreplay.c"],
+    depends=[
+        "agent/ffi/native.h",
+        "agent/ffi/clockcore.h",
+        "agent/ffi/batchreplay.h",
+        "agent/ffi/build_native.py",
+        "bpf/records.h",
+    ],
     include_dirs=["agent/ffi", "bpf"],
     libraries=["bpf", "m"],
     extra_compile_args=["-O3", "-Wall"],

@@ -17,6 +17,8 @@ from agent.telemetry import schema
 from agent.telemetry.schema import (
     AlignedPair,
     AlignmentFrame,
+    BatchFrame,
+    BatchItem,
     BurstItem,
     Change,
     ClockFrame,
@@ -244,6 +246,10 @@ class Encoder:
     def refclock(self, mono_ns: int, facts: RefclockItem) -> RefclockFrame:
         """How chronyd is fed."""
         return {**self._frame("refclock", mono_ns), **facts}
+
+    def batch(self, mono_ns: int, facts: BatchItem) -> BatchFrame:
+        """A page of batch windows."""
+        return {**self._frame("batch", mono_ns), **facts}
 
     def ptp(self, mono_ns: int, ifname: str, ptp: PtpWatch, sync_mono_ns: int) -> PtpFrame:
         """The PTP time sources on an interface's wire; `sync_mono_ns` 0: no Sync was seen."""

@@ -139,6 +139,24 @@ def refclock_line(frame: dict[str, Any]) -> str:
     )
 
 
+def batch_line(frame: dict[str, Any]) -> str:
+    """A page of batch windows: what holds, why, and what it comes to."""
+    parts = [f"page {frame['page']}: {frame['consumers']} consumers"]
+    if frame["max_items"] is not None:
+        held = "" if frame["valid_until_mono_ns"] else f" NOT PUBLISHED ({frame['reason']})"
+        parts.append(f"wait {frame['max_wait_us']} µs, {frame['max_items']} items at most{held}")
+        parts.append(
+            f"a batch takes {duration(frame['service_base_ns'])} + {duration(frame['service_item_ns'])} an item"
+        )
+        parts.append(f"{count(frame['items_per_s'])} items/s")
+        parts.append(
+            f"p99 {duration(frame['measured_p99_ns'])} (predicted {duration(frame['predicted_p99_ns'])})"
+        )
+    else:
+        parts.append(f"their defaults hold: {frame['reason']}")
+    return ", ".join(parts)
+
+
 def ptp_line(frame: dict[str, Any]) -> str:
     """The PTP time sources on an interface's wire."""
     masters = [
@@ -262,6 +280,7 @@ _LINES: dict[str, Callable[[AnyFrame], str]] = {
     "alignment": _alignment,
     "steering": _steering,
     "refclock": refclock_line,
+    "batch": batch_line,
     "ptp": ptp_line,
     "delay": _delay,
     "irq": _irq,

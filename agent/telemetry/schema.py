@@ -291,6 +291,50 @@ class RefclockFrame(Frame, RefclockItem):
     """`refclock`: how chronyd is fed; with `--refclock` only."""
 
 
+class BatchItem(TypedDict):
+    """A page of batch windows: what its consumers reported, and what they are given."""
+
+    page: str
+    max_wait_us: int | None
+    """What was chosen; nil: nothing is known to choose by."""
+    max_items: int | None
+    valid_until_mono_ns: int
+    """Until when consumers may go by it; 0: it is not published, and their defaults hold."""
+    reason: str
+    """Why it is not published."""
+    consumers: int
+    """Attached now."""
+    batches: int
+    """Reported since the start, and believed."""
+    missed: int
+    """Overwritten by a consumer before they were read."""
+    refused: int
+    """That cannot have been as reported."""
+    items_per_s: float
+    """Of all consumers of the page, over the latest 2 s."""
+    expected_items_per_s: float
+    """In the next tick, by the growth of the packets' rate."""
+    service_base_ns: float | None
+    """A batch of b items takes base + item * b."""
+    service_item_ns: float | None
+    service_sigma_ns: float | None
+    delay_p99_ns: float | None
+    """Of packets before they reach a consumer, of the interface with the largest."""
+    predicted_p99_ns: float | None
+    """From an item's arrival at its consumer until its batch is done."""
+    predicted_mean_ns: float | None
+    measured_items: int
+    """Since the frame before."""
+    measured_p99_ns: float | None
+    measured_mean_ns: float | None
+    target_p99_ns: int | None
+    min_rate: float | None
+
+
+class BatchFrame(Frame, BatchItem):
+    """`batch`: a page of batch windows; with `--batch` only."""
+
+
 class ClockName(TypedDict):
     """One of the clocks of `clock` frames."""
 
@@ -575,6 +619,7 @@ FRAME_TYPES: dict[str, type[Frame]] = {
     "alignment": AlignmentFrame,
     "steering": SteeringFrame,
     "refclock": RefclockFrame,
+    "batch": BatchFrame,
     "ptp": PtpFrame,
     "delay": Delay,
     "irq": Irq,

@@ -16,7 +16,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent.telemetry.figures import count, duration, exact, ppb, printable, size
-from agent.telemetry.readable import Readable, aligned_line, clock_name, phc_line, ptp_line, refclock_line
+from agent.telemetry.readable import (
+    Readable,
+    aligned_line,
+    batch_line,
+    clock_name,
+    phc_line,
+    ptp_line,
+    refclock_line,
+)
 from agent.telemetry.schema import Frame, SinkHealth
 from agent.telemetry.sink import Sink
 
@@ -24,6 +32,7 @@ _LOG_LINES = 200
 _LOG_AT_LEAST = 4
 _CLOCKS_SHOWN = 4
 _PAIRS_SHOWN = 3
+_PAGES_SHOWN = 3
 _BAR_WIDTH = 24
 _BAR_FROM_NS, _BAR_TO_NS = 256.0, 1e9  # the histogram's own range
 _NARROW = 60
@@ -64,6 +73,8 @@ class State:
     interfaces: dict[str, InterfaceState] = field(default_factory=dict)
     health: dict[str, Any] | None = None
     refclock: dict[str, Any] | None = None
+    batch: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By page."""
     aligned: list[dict[str, Any]] = field(default_factory=list)
     goodbye: dict[str, Any] | None = None
     log: deque[str] = field(default_factory=lambda: deque(maxlen=_LOG_LINES))
@@ -94,6 +105,8 @@ class State:
             self.aligned = content["pairs"]
         elif kind == "refclock":
             self.refclock = content
+        elif kind == "batch":
+            self.batch[content["page"]] = content
         elif kind == "ptp":
             self._interface(content["ifname"]).ptp = content
         elif kind == "delay":
@@ -137,6 +150,7 @@ def render(state: State, width: int, height: int) -> list[str]:
     blocks = [(_facts(interface), interface.delays) for interface in state.interfaces.values()]
     top += _aligned(state.aligned)
     top += _busiest(state.busiest)
+    top += [printable(batch_line(page)) for page in list(state.batch.values())[:_PAGES_SHOWN]]
     fixed = len(top) + sum(len(facts) for facts, _ in blocks)
     log_wanted = min(_LOG_AT_LEAST, len(state.log))
     room = max(0, height - fixed - log_wanted - 1)

@@ -184,16 +184,3 @@ def test_model_in_the_last_entry_is_found(bench: CaptureBench) -> None:
     bench.models[-1] = bench.models[0]
     bench.models["key"][0] = PORT
     assert _delayed(bench, 1_000)["delay_sum_ns"] == 1_000
-
-
-# ---- receive times for applications ----------------------------------------------------------------------------
-
-
-def test_rewrite_counts_packets_without_a_model(bench: CaptureBench) -> None:
-    """A packet that has neither stamp nor model keeps its time, and is counted."""
-    bench.config["rewrite"][0] = 1
-    bench.config["rewrite_key"][0] = PORT
-    bench.run(frame(), hwtstamp_ns=0)
-    bench.run(frame(), hwtstamp_ns=HW_NS)
-    counters = bench.counters()
-    assert (counters["rewritten"], counters["rewrite_no_model"]) == (1, 1)

@@ -268,7 +268,7 @@ def test_the_readout_learns_a_linear_relation() -> None:
         mean, var = bank.forecast(1.0)
         offset = mean + (0.8 * a - 0.4 * b) * sqrt(var)
         if i > 2_000:
-            told = mixture.forecast(bank, bank.time_s, 0)
+            told = mixture.forecast(bank, bank.time_s, np.zeros(1, dtype=np.int64))
             errors.append((float(told.expert_offset_ns[0, -1]) - offset) / sqrt(var))
             bare.append(0.8 * a - 0.4 * b)
         bank.advance(float(i))

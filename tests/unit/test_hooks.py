@@ -83,3 +83,10 @@ def test_stamp_xdp_by_name_where_attaching_resets_is_refused() -> None:
 def test_bcc_gets_no_kfunc_stamp() -> None:
     """BCC resolves no kfuncs: auto takes the skb stamp instead."""
     assert choose(MLX5, _run(loader="bcc", allow_reset=True)).stamp == "skb"
+
+
+def test_rewriting_timestamps_takes_tc() -> None:
+    """There each packet's own stamp is at hand, also where XDP would be free of cost."""
+    choice = choose(VETH, _run(rewrite_timestamps="tai"))
+    assert choice.hook == "tc"
+    assert any("rewritten" in reason for reason in choice.reasons)

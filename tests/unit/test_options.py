@@ -9,8 +9,11 @@ import pytest
 
 from agent.errors import UsageError
 from agent.options import (
+    BatchPage,
     RunOptions,
+    add_batch_arguments,
     add_refclock_arguments,
+    add_rewrite_arguments,
     add_run_arguments,
     parse_duration_ns,
     read_options,
@@ -21,6 +24,8 @@ def _options(*flags: str) -> RunOptions:
     parser = argparse.ArgumentParser(exit_on_error=False)
     add_run_arguments(parser)
     add_refclock_arguments(parser)
+    add_batch_arguments(parser)
+    add_rewrite_arguments(parser)
     return read_options(parser.parse_args(flags))
 
 
@@ -64,6 +69,19 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
         'refclock = "chrony:run/x.sock"',
         'refclock = "chrony:/run/a b.sock"',
         'refclock_max_error = "1ns"',
+        "rewrite_timestamps = 'utc'",
+        "rewrite_timestamps = 'tai'\nobserve = true",
+        "rewrite_timestamps = 'tai'\nstamp = 'none'",
+        "rewrite_timestamps = 'tai'\nhook = 'xdp'",
+        "batch = true",
+        "batch = ['default']",
+        "[batch.'../x']",
+        "[batch.default]\ntarget_p99 = '10us'",
+        "[batch.default]\ntarget = '10ms'",
+        "[batch.default]\nmin_rate = 0",
+        "[batch.default]\nmin_rate = inf",
+        "batch_users = 'root'",
+        "batch_users = ['no such user']",
         'refclock = "chrony:/run/x.sock"\nstamp = "none"',
         'refclock = "chrony:/run/x.sock"\nstamp = "trailer"',
         "ring_kib = 3",
@@ -172,3 +190,45 @@ def test_consumers_come_from_flags_and_file(tmp_path: Path) -> None:
     assert _options("-i", "eth1", "--consumer", "a", "--consumer", "b").consumers == ("a", "b")
     with pytest.raises(UsageError, match="names nobody"):
         _options("-i", "eth1", "--pin-consumer")
+
+
+def test_batch_pages_have_goals() -> None:
+    """Flags name pages, `default` without a name; goals are those of every page, and root may report."""
+    options = _options(
+        "-i", "eth1", "--batch", "--batch", "left", "--target-p99", "9ms", "--min-rate", "1200"
+    )
+    assert options.batch == (
+        BatchPage("default", 9_000_000, 1_200.0),
+        BatchPage("left", 9_000_000, 1_200.0),
+    )
+    assert options.batch_users == (0,)
+    assert _options("-i", "eth1").batch == ()
+
+
+def test_batch_pages_of_the_file_have_their_own_goals(tmp_path: Path) -> None:
+    """A table a page; a goal given by a flag is every page's, a page named by a flag replaces them all."""
+    file = tmp_path / "agent.toml"
+    text = "batch_users = ['0', '12']\n[batch.fast]\ntarget_p99 = '5ms'\n[batch.slow]\nmin_rate = 10\n"
+    file.write_text(f"interfaces = ['eth1']\n{text}")
+    flags = ("--config", str(file))
+    options = _options(*flags)
+    assert options.batch == (BatchPage("fast", 5_000_000, None), BatchPage("slow", None, 10.0))
+    assert options.batch_users == (0, 0, 12)
+    both = _options(*flags, "--target-p99", "1ms").batch
+    assert both == (BatchPage("fast", 1_000_000, None), BatchPage("slow", 1_000_000, 10.0))
+    assert _options(*flags, "--batch").batch == (BatchPage("default"),)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--target-p99", "9ms"),
+        ("--min-rate", "10"),
+        ("--batch", "--batch", "default"),
+        ("--batch", "a/b"),
+    ],
+)
+def test_batch_flags_that_make_no_sense_are_refused(flags: tuple[str, ...]) -> None:
+    """Goals of nothing, a page named twice, a name that leaves the directory."""
+    with pytest.raises(UsageError):
+        _options("-i", "eth1", *flags)

@@ -31,6 +31,7 @@ def test_view_shows_what_the_run_is_about() -> None:
         "eth1 trailer 2:3 − eth1 trailer 9:1 5000123 ns ± 20.1 µs, -320 ppb ± 25 ppb",
         "PTP domain 24: grandmaster 001b19.fffe.0a0b0c of class 6, 1 steps away",
         "UTC − realtime -1234 ns ± 812 ns",
+        "page default: 2 consumers, wait 700 µs, 12 items at most, a batch takes 1.15 ms + 240 µs an item",
     ):  # fmt: skip
         assert part in text, part
 
