@@ -128,13 +128,16 @@ class Mixture:
         self.horizons_s = horizons_s
         self._recurrent = (recurrent or Lstm()) if "lstm" in experts else None
         self.experts = tuple(e for e in EXPERTS if e in experts)
-        self._columns = [EXPERTS.index(e) for e in self.experts]
+        taking_part = [EXPERTS.index(e) for e in self.experts]
+        # Columns of `agent_forecast`: the mixture's offset and each expert's; each one's weight.
+        self._told = [0, *(3 + e for e in taking_part)]
+        self._weights = [3 + len(EXPERTS) + e for e in taking_part]
         self._tracks = _ffi.new("struct agent_tracks *")
         self._mixture = _ffi.new("struct agent_mixture *")
         self._mixture.n_horizons = len(horizons_s)
         for i, span in enumerate(horizons_s):
             self._mixture.horizons[i].span_s = span
-        for e in self._columns:
+        for e in taking_part:
             self._mixture.enabled[e] = 1
         self._readout = _ffi.NULL
         if self._recurrent is not None:
@@ -183,16 +186,11 @@ class Mixture:
             self._mixture, bank.native, self._tracks, time_s, self._readout, self._out
         )
         table = self._table
-        expert = table[:, 3 : 3 + len(EXPERTS)][:, self._columns]
-        weights = table[:, 3 + len(EXPERTS) :][:, self._columns]
-        told = np.where(weights > 0.0, expert, 0.0)
-        return Forecast(
-            _offsets(table[:, 0], base_ns),
-            table[:, 1].copy(),
-            table[:, 2].copy(),
-            np.where(weights > 0.0, _offsets(told, base_ns[:, None]), 0),
-            weights,
-        )
+        told, weights = table[:, self._told], table[:, self._weights]
+        told[np.isnan(told)] = 0.0
+        whole = _offsets(told, base_ns[:, None])
+        sigma, p99 = table[:, 1:3].T.copy()
+        return Forecast(whole[:, 0], sigma, p99, np.where(weights > 0.0, whole[:, 1:], 0), weights)
 
     def shift(self, by_ns: float) -> None:
         """Move what is known and what is pending: the caller changes its base."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import product
 from math import log, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 from agent.ffi import _native
 
@@ -102,11 +102,11 @@ class Estimate:
     drift_var: float
 
 
-@dataclass(frozen=True, slots=True)
-class SampleNoise:
+class SampleNoise(NamedTuple):
     """A sample's variance in ns^2: `seen` as NoiseScale measures it, and `extra` that is this sample's own.
 
-    `white_share` (seconds) and `walk_share` (seconds^3) say how much of a member's own noise is in `seen`.
+    `white_share` (seconds) and `walk_share` (seconds^3) say how much of a member's own noise is in `seen`. A tuple,
+    since some are made of every sample and a frozen class takes four times as long.
     """
 
     seen: float
@@ -309,9 +309,9 @@ class NoiseScale:
         span = time_s - a[0]
         part = (b[0] - a[0]) / span
         error = b[1] - (1.0 - part) * a[1] - part * offset_ns
-        gains = ((1.0 - part) ** 2, 1.0, part * part)
-        nominal = sum(g * s[2] for g, s in zip(gains, (a, b, c), strict=True))
-        expected = nominal + sum(g * s[3] for g, s in zip(gains, (a, b, c), strict=True)) / self.scale
+        before, after = (1.0 - part) ** 2, part * part
+        nominal = before * a[2] + b[2] + after * nominal_var
+        expected = nominal + (before * a[3] + b[3] + after * extra_var) / self.scale
         weight = (nominal / expected) ** 2
         self._count = min(self._count + weight, self._MEMORY)
         ratio = min(error * error / expected, 9.0 * self.scale)
@@ -320,7 +320,7 @@ class NoiseScale:
         self.scale = min(max(self.scale, self._MIN), self._MAX)
         # The bridge between the neighbours has variance white * p(1-p) T, and walk * (p(1-p))^2 T^3 / 3.
         bridge = part * (1.0 - part)
-        gain = sum(gains)
+        gain = before + 1.0 + after
         self.white_share += (bridge * span / gain - self.white_share) * step
         self.walk_share += (bridge * bridge * span**3 / (3.0 * gain) - self.walk_share) * step
 

@@ -57,7 +57,7 @@ class KnownSteering:
 
     def phase_ns(self, local_ns: int) -> int:
         """Return what it had added to the offset by `local_ns`; after now, if nothing is changed any more."""
-        for piece in reversed(self._pieces):
-            if local_ns >= piece.since_ns:
-                break
-        return piece.at(local_ns)[0]
+        piece = self._pieces[-1]
+        if local_ns < piece.since_ns:
+            piece = next((p for p in reversed(self._pieces) if local_ns >= p.since_ns), self._pieces[0])
+        return piece.phase_ns + round(piece.rest_ns + (local_ns - piece.since_ns) * piece.rate_ppb * 1e-9)

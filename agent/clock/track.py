@@ -163,8 +163,8 @@ class Track:
     def forecast(self, local_ns: int) -> Forecast:
         """Return what is expected after `local_ns`, at or after the bank's time."""
         steering = self._steering
-        to_come_ns = np.rint(np.array(self.mixture.horizons_s) * steering.rate_ppb).astype(np.int64)
-        base_ns = self._base_ns + steering.phase_ns(local_ns) + to_come_ns
+        now_ns, rate_ppb = self._base_ns + steering.phase_ns(local_ns), steering.rate_ppb
+        base_ns = np.array([now_ns + round(h * rate_ppb) for h in self.mixture.horizons_s], dtype=np.int64)
         return self.mixture.forecast(self.bank, self.seconds(local_ns), base_ns)
 
     def save(self) -> TrackState:
