@@ -41,6 +41,7 @@ from agent.ffi.phc import Phc
 from agent.ffi.records import WINDOW_DTYPE, WindowArray
 from agent.fixes import IdleLimit, binds_memory
 from agent.hooks import read_facts
+from agent.host.activity import traced
 from agent.host.load import Drops, LoadSampler
 from agent.host.masks import CpuMask
 from agent.host.model import Host, Interface, read_host
@@ -418,6 +419,7 @@ class Loop:
         activity = self._irq_trace.sample(mono_ns)
         if activity is not None:
             self._output.put(self._encoder.irq(mono_ns, activity))
+        load = traced(load, activity)
         span_ns, self._control_mono_ns = mono_ns - self._control_mono_ns, mono_ns
         seen = {}
         for watch in self._watches:

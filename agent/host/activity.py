@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from agent.host.load import CpuLoad
 
 SOFTIRQ_NAMES = ("hi", "timer", "net_tx", "net_rx", "block", "irq_poll", "tasklet", "sched", "hrtimer", "rcu")
 """The kernel's softirq vectors in its order (include/linux/interrupt.h)."""
@@ -50,6 +52,25 @@ class IrqActivity:
     seconds: float
     cpus: Mapping[int, CpuActivity] = field(default_factory=dict)
     irqs: Mapping[int, IrqRate] = field(default_factory=dict)
+
+
+def traced(load: CpuLoad, activity: IrqActivity | None) -> CpuLoad:
+    """The load with the shares of softirqs and interrupts that were traced, as far as they were.
+
+    The kernel samples these by its timer (250 times a second, say): in a tenth of a second a share of 25 % then reads
+    as anything from 10 to 50 %.
+    """
+    if activity is None or not activity.seconds:
+        return load
+    cpus = {}
+    for cpu, share in load.cpus.items():
+        seen = activity.cpus.get(cpu)
+        softirq, irq = (seen.softirq, seen.irq) if seen else (0.0, 0.0)
+        others = max(0.0, share.busy - share.softirq - share.irq)
+        busy = min(1.0, others + softirq + irq)
+        idle = max(0.0, share.idle + share.busy - busy)
+        cpus[cpu] = replace(share, softirq=softirq, irq=irq, busy=busy, idle=idle)
+    return replace(load, cpus=cpus)
 
 
 def why_slow(activity: IrqActivity, cpus: Iterable[int], irqs: Iterable[int] = ()) -> str:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from agent.ffi.records import IRQ_CPU_DTYPE, IRQ_LINE_DTYPE, hist_bucket, hist_edges_ns
-from agent.host.activity import SOFTIRQ_NAMES, CpuActivity, IrqActivity, IrqRate, why_slow
+from agent.host.activity import SOFTIRQ_NAMES, CpuActivity, IrqActivity, IrqRate, traced, why_slow
+from agent.host.load import CpuLoad, CpuShare
 from agent.irqtrace import Snapshot, difference
 from agent.telemetry.encode import Encoder
 from agent.telemetry.readable import Readable
@@ -73,6 +74,33 @@ def test_a_slow_queue_is_explained_by_its_cpus() -> None:
     assert words.endswith("IRQ 31 850/s")
     assert "CPU 1" not in why_slow(activity, [0])
     assert why_slow(activity, [7]) == ""
+
+
+def test_traced_shares_replace_sampled_ones() -> None:
+    """Softirqs and interrupts as traced, other work as it was; a CPU on which none ran has none."""
+    sampled = CpuLoad(
+        0.1,
+        {
+            0: CpuShare(idle=0.4, user=0.3, softirq=0.2, irq=0.0, busy=0.5),
+            1: CpuShare(idle=0.9, user=0.0, softirq=0.1, irq=0.0, busy=0.1, dropped=3),
+            2: CpuShare(idle=0.0, user=0.9, softirq=0.1, irq=0.0, busy=1.0),
+        },
+    )
+    quiet = (math.nan, math.nan, 0.0, 0.0, 0.0)
+    activity = IrqActivity(
+        0.1,
+        {
+            0: CpuActivity(0.05, 0.1, {"net_rx": 0.1}, *quiet),
+            2: CpuActivity(0.0, 0.4, {"net_rx": 0.4}, *quiet),
+        },
+    )
+    cpus = traced(sampled, activity).cpus
+    assert (cpus[0].softirq, cpus[0].irq) == (0.1, 0.05)
+    assert cpus[0].busy == cpus[0].idle == pytest.approx(0.45)
+    assert (cpus[1].softirq, cpus[1].busy, cpus[1].dropped) == (0.0, 0.0, 3)
+    assert (cpus[2].busy, cpus[2].idle) == (1.0, 0.0)
+    for none in (None, IrqActivity(0.0)):
+        assert traced(sampled, none) is sampled
 
 
 def test_the_frame_has_the_busiest_first_and_no_nan() -> None:
