@@ -38,6 +38,8 @@ class MonoRaw:
         self._history: deque[tuple[int, int, float]] = deque(maxlen=_HISTORY)
         self.mono_ns = 0
         self.raw_ns = 0
+        self.asymmetry_ns = 0.0
+        """How far off `ahead_ns` may be for good: mono was read anywhere in its bracket, but each time alike."""
 
     @property
     def rate_sigma_ppb(self) -> float:
@@ -64,7 +66,7 @@ class MonoRaw:
         self._steering_ppb = dialled
         self.rate_ppb = bank.drift_ppb
         if raw >= self.raw_ns:
-            self.mono_ns, self.raw_ns = mono, raw
+            self.mono_ns, self.raw_ns, self.asymmetry_ns = mono, raw, width / 2.0
             theta, _ = bank.forecast(0.0)
             self._history.append((mono, self._base_ns + round(theta), self._kink_ns))
 
