@@ -550,7 +550,7 @@ class Envelope:
         residuals = [h.residual_ns for h in held]
         times = [self.track.seconds(h.local_ns) for h in held]
         low = min(residuals)
-        shape, slope = shape_of(times, residuals, 2.0 * tolerance)
+        shape, slope = shape_of(times, residuals, [2.0 * tolerance / GATE_SIGMAS] * len(held))
         near = [h for h in held if h.residual_ns - low <= 2.0 * tolerance]
         if shape == "ramp":
             return self._frequency_step(held, slope)
@@ -574,7 +574,8 @@ class Envelope:
         span = held[-1].mono_ns - held[0].mono_ns
         if tight and span >= _RAMP_SPAN_NS and self._on_a_line(tolerance):
             times = [self.track.seconds(h.local_ns) for h in held]
-            shape, slope = shape_of(times, [h.residual_ns for h in held], 2.0 * tolerance)
+            residuals = [h.residual_ns for h in held]
+            shape, slope = shape_of(times, residuals, [2.0 * tolerance / GATE_SIGMAS] * len(held))
             if shape == "ramp":
                 return self._frequency_step(held, slope)
         if span >= _LIFT_PATIENCE_NS:

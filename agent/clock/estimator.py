@@ -19,11 +19,12 @@ from agent.clock.jumps import (
     GATE_SIGMAS,
     LOOK_AHEAD,
     TagKind,
-    grows,
+    growth_of,
     matches_wrap,
     name_bounce,
     name_step,
     shape_of,
+    weighted_mean,
 )
 from agent.clock.readdelay import ReadDelay, ReadNoise
 from agent.clock.track import Suspect, Track, TrackState
@@ -49,7 +50,7 @@ _HOLDOVER_INTERVALS = 4.0
 _LEAN_SPAN = 10
 _LEAN_LIMIT = 5.5
 # So many samples in a row that fit nothing: the clock is elsewhere, or its noise is another.
-_LOST_AFTER = 32
+_LOST_AFTER = 128
 _SOFTWARE_AFTER = 3
 MAX_HOLDOVER_NS = 1_800_000_000_000
 # p99 of a normal, with room for Q and R being estimates themselves (measured in the unit tests).
@@ -115,6 +116,7 @@ class Estimator:
         self._gate = Gate()
         self._held: list[Suspect] = []
         self._held_from: TrackState | None = None
+        self._led: list[_Accepted] = []
         self._recent: list[_Accepted] = []
         self._far: tuple[int, int] | None = None
         self._lean = 0.0
@@ -147,7 +149,10 @@ class Estimator:
 
     def flush(self) -> list[Verdict]:
         """Return the verdicts of what is still held: there will be no more samples."""
-        return self._settle() + (self._judge() if self._held else [])
+        out = self._settle()
+        while self._held:
+            out += self._judge()
+        return out
 
     def state(self, local_ns: int) -> State:
         """Return the state at `local_ns`."""
@@ -185,14 +190,20 @@ class Estimator:
         """Return by how much the clock has probably stepped at the first suspect, 0 if they are probably bad."""
         held = self._held
         last = held[-1].residual_ns
-        if len(held) > 1:
-            sizes = [s.residual_ns for s in held]
-            noise = sum(s.nominal_var * self.track.noise.scale + s.extra_var for s in held[-2:])
-            if abs(last - sizes[-2]) <= GATE_SIGMAS * sqrt(noise):
-                return sum(sizes) // len(sizes)
-        elif matches_wrap(last, 0.0):
+        if not self._gate.believes_steps or (len(held) == 1 and matches_wrap(last, 0.0)):
             return 0
-        return last if self._gate.believes_steps else 0
+        if len(held) == 1:
+            return last
+        sizes = [s.residual_ns for s in held]
+        sigmas = self._sigmas(held)
+        level = sizes[0] + round(weighted_mean([float(r - sizes[0]) for r in sizes], sigmas))
+        agree = all(abs(r - level) <= GATE_SIGMAS * sigma for r, sigma in zip(sizes, sigmas, strict=True))
+        return level if agree else 0
+
+    def _sigmas(self, samples: list[Suspect]) -> list[float]:
+        """Return the noise of each sample in ns, by what is known now."""
+        scale = self.track.noise.scale
+        return [sqrt(s.nominal_var * scale + s.extra_var) for s in samples]
 
     @property
     def last_ns(self) -> int:
@@ -262,18 +273,15 @@ class Estimator:
         before = track.save()
         track.advance(sample.local_ns)
         residual, spread_var = track.residual(offset_ns, nominal, extra)
-        half_delay = (sample.read_delay_ns or 0) / 2.0
         spread = sqrt(spread_var)
         delay = sample.read_delay_ns or 0
         suspect = Suspect(index, sample.local_ns, offset_ns, residual, spread, nominal, extra, delay)
-        gate = self._gate.sigmas(track.noise.triples) * spread
-        # What the read's own delay could hide is no suspect, but neither does it speak for those before it.
-        if abs(residual) > (gate if self._held else max(gate, half_delay)):
-            out = self._settle()
+        if abs(residual) > self._gate.sigmas(track.noise.triples) * spread or self._stands_with_held(suspect):
             if not self._held:
                 self._held_from = before
+                self._led = list(self._recent)
             self._held.append(suspect)
-            return out + (self._judge() if len(self._held) > LOOK_AHEAD else [])
+            return self._settle()
         out = self._returned()
         self._look_back(residual)
         self._reads.learn(noise.half_excess_ns, residual + noise.bias_ns, spread_var - extra)
@@ -289,6 +297,13 @@ class Estimator:
         if self._small_step():
             return out + self._judge_small()
         return [*out, self._recent.pop(0).verdict]
+
+    def _stands_with_held(self, s: Suspect) -> bool:
+        """Return whether a sample within the gate is closer to the suspects before it than to the prediction."""
+        if not self._held:
+            return False
+        sizes = [h.residual_ns for h in self._held]
+        return abs(s.residual_ns - sum(sizes) // len(sizes)) < abs(s.residual_ns)
 
     def _look_back(self, residual: int) -> None:
         """Learn whether the last sample, if it stood far off, stood where this one does."""
@@ -321,14 +336,19 @@ class Estimator:
         """Judge held samples after which a fitting one came: they were bounces."""
         out = []
         tell = self._gate.tells_bounces
+        alone = len(self._held) == 1 and not self._rejected
         for s in self._held:
-            tolerance = max(4.0 * sqrt(s.nominal_var * self.track.noise.scale), s.read_delay_ns / 2.0)
+            half_delay = s.read_delay_ns / 2.0
+            tolerance = max(4.0 * sqrt(s.nominal_var * self.track.noise.scale), half_delay)
             kind, cause = name_bounce(-s.residual_ns, tolerance)
-            if tell or kind == "wrap":
+            if (tell and abs(s.residual_ns) > half_delay) or kind == "wrap":
                 out.append(Verdict(s.index, s.local_ns, kind, -s.residual_ns, cause, 0.0))
             else:
                 out.append(self._outlier(s, 0.0))
-            self._gate.saw(abs(s.residual_ns) / s.spread_ns)
+            if alone:
+                self._gate.saw(abs(s.residual_ns) / s.spread_ns)
+            else:
+                self._gate.saw_bad()
         if self._held or self._rejected:
             self._gate.judged(stayed=False)
         self._held.clear()
@@ -340,58 +360,89 @@ class Estimator:
         out = []
         while self._recent and index - self._recent[0].sample.index >= LOOK_AHEAD:
             out.append(self._recent.pop(0).verdict)
-        if self._held and index - self._held[0].index >= LOOK_AHEAD:
+        while self._held and index - self._held[0].index >= LOOK_AHEAD:
             out += self._judge()
         return out
 
     def _judge(self) -> list[Verdict]:
-        """Judge held samples that did not return."""
-        held = self._held
-        self._held = []
-        if len(held) < 2 or self._held_from is None:
-            return self._noise(held)
+        """Judge held samples that did not return, the first of which is due: a jump, or the first is an outlier."""
+        held, held_from = self._held, self._held_from
+        strict = self._gate.bad_stamps_usual
+        if held_from is None or len(held) < (3 if strict else 2):
+            return self._noise()
         track = self.track
         times = [track.seconds(s.local_ns) for s in held]
-        noise = max(s.nominal_var for s in held) * track.noise.scale
-        drift_sigma = sqrt(track.drift()[1])
-        half_delay = max(s.read_delay_ns for s in held) / 2.0
-        tolerance = max(GATE_SIGMAS * sqrt(noise), half_delay, 3.0 * drift_sigma * (times[-1] - times[0]))
-        shape, slope = shape_of(times, [s.residual_ns for s in held], tolerance)
+        sigmas = self._sigmas(held)
+        slack = 3.0 * sqrt(track.drift()[1]) * (times[-1] - times[0])
+        residuals = [s.residual_ns for s in held]
+        shape, slope = shape_of(times, residuals, sigmas, slack_ns=slack, strict=strict)
         if shape == "erratic" or (len(held) <= 2 and shape != "step"):
-            return self._noise(held)
+            return self._noise()
+        self._held = []
         self._gate.judged(stayed=True)
         self._rejected = 0
+        grown = self._growth(held) if shape == "step" else []
+        if grown:
+            return grown
         onset = held[0]
-        track.restore(self._held_from)
+        track.restore(held_from)
         track.advance(onset.local_ns)
-        size = -onset.residual_ns
         if shape == "ramp":
-            size = -held[-1].residual_ns
-            kind: TagKind = "freq_step"
-            cause = f"rate of the hardware clock changed by about {-slope:+.0f} ppb"
-            track.release_drift(slope, onset.residual_ns)
-            self.resets += 1
-        else:
-            sizes = sorted(-s.residual_ns for s in held)
-            size = sizes[len(sizes) // 2] if shape == "step" else size
-            kind, cause = name_step(size, max(4.0 * sqrt(noise), half_delay), self.tai_utc_s)
-            track.step(-size)
-            self.steps += 1
-            if shape == "step_and_ramp":
-                track.release_drift(slope, 0.0)
-        return self._replay(held, kind, size, cause)
+            return self._change_frequency([], held, slope, onset.residual_ns)
+        size = -onset.residual_ns
+        if shape == "step":
+            size -= round(weighted_mean([float(r - residuals[0]) for r in residuals], sigmas))
+        half_delay = min(s.read_delay_ns for s in held) / 2.0
+        kind, cause = name_step(size, max(4.0 * min(sigmas), half_delay), self.tai_utc_s)
+        track.step(-size)
+        self.steps += 1
+        if shape == "step_and_ramp":
+            track.release_drift(slope, 0.0)
+        return self._replay(held, None if abs(size) <= half_delay - min(sigmas) else kind, size, cause)
 
-    def _noise(self, held: list[Suspect]) -> list[Verdict]:
-        """Judge suspects that neither returned nor have a jump's shape.
+    def _growth(self, held: list[Suspect]) -> list[Verdict]:
+        """Return the verdicts on what stands off if it has grown, unsuspected, before it was held; none if it stepped.
 
-        They are left out, as a burst of queueing that no read delay shows. But where the clock is known to go such
-        ways, or nothing has fitted for long, they are followed.
+        Then the track goes back to where the growth began.
         """
-        for s in held:
-            self._gate.saw(abs(s.residual_ns) / s.spread_ns)
-        self._rejected += len(held)
+        led = [a.sample for a in self._led]
+        if not led or held[0].index - led[-1].index > LOOK_AHEAD:
+            return []
+        track = self.track
+        here = track.save()
+        track.restore(self._led[0].before)
+        since = track.bank.time_s
+        samples = led + held
+        sizes = [s.offset_ns - track.offset_at(s.local_ns)[0] for s in samples]
+        times = [track.seconds(s.local_ns) for s in samples]
+        rate = growth_of(times, sizes, self._sigmas(samples), since, len(led))
+        if rate is None:
+            track.restore(here)
+            return []
+        track.advance(led[0].local_ns)
+        return self._change_frequency(led, held, rate, sizes[0])
+
+    def _change_frequency(
+        self, led: list[Suspect], held: list[Suspect], rate_ppb: float, residual_ns: int
+    ) -> list[Verdict]:
+        """Take a frequency step; `led` were in the estimate before, as if nothing was."""
+        self.resets += 1
+        cause = f"rate of the hardware clock changed by about {-rate_ppb:+.0f} ppb"
+        self.track.release_drift(rate_ppb, residual_ns)
+        self._replay(led, None, 0, "")
+        return self._replay(held, "freq_step", -held[-1].residual_ns, cause)
+
+    def _noise(self) -> list[Verdict]:
+        """Judge the first of the suspects, which neither returned nor begins a jump.
+
+        It is left out, as queueing that no read delay shows, and those after it may yet agree. But where the clock is
+        known to go such ways, or nothing has fitted for long, all are followed.
+        """
+        self._rejected += 1
+        self._gate.saw_bad()
         if self._held_from is None or (not self._gate.believes_moves and self._rejected < _LOST_AFTER):
-            return [self._outlier(s, 0.0) for s in held]
+            return [self._outlier(self._held.pop(0), 0.0)]
+        held, self._held = self._held, []
         self._rejected = 0
         track = self.track
         track.restore(self._held_from)
@@ -442,7 +493,7 @@ class Estimator:
         track.advance(samples[0].local_ns)
         self._lean = 0.0
         size = -round(sum(sizes) / len(sizes))
-        if grows(times, sizes, since):
+        if growth_of(times, sizes, self._sigmas(samples), since) is not None:
             track.release_drift(sizes[-1] / (times[-1] - since), sizes[0])
             return self._replay(samples, None, 0, "")
         noise = max(s.nominal_var for s in samples) * track.noise.scale

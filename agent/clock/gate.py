@@ -21,7 +21,7 @@ _LONG_TAILS = 1.5
 _EVENT_FADE = 0.03
 # Samples beyond the gate that came to nothing, faded over so many samples, beyond which they are usual.
 _TRUST_SAMPLES = 1000.0
-_TRUSTED = 0.75
+_TRUSTED, _USUAL = 0.75, 2.0
 # A return from beyond so many gates was no noise.
 _NO_NOISE = 3.0
 
@@ -72,6 +72,10 @@ class Gate:
         factor: float = exp(_WIDENING if near else -_WIDENING / _SAMPLES_PER_NEAR)
         self.wide = min(max(self.wide * factor, 1.0), _MAX_WIDE)
 
+    def saw_bad(self) -> None:
+        """Learn of a sample beyond the gate that came to nothing, one of several: no tail of the noise."""
+        self._exceeded += 1.0
+
     def judged(self, *, stayed: bool) -> None:
         """Remember whether what stood beyond the gate stayed there, or was back after some samples."""
         self._stood.add(stayed)
@@ -92,6 +96,11 @@ class Gate:
         Only where tails are long: a filter of Gaussian noise knows by itself.
         """
         return self.wide > _LONG_TAILS and self._moved.favours
+
+    @property
+    def bad_stamps_usual(self) -> bool:
+        """Whether samples beyond the gate that come to nothing are nothing special here."""
+        return self._exceeded > _USUAL
 
     @property
     def tells_bounces(self) -> bool:

@@ -7,7 +7,7 @@ are in `envelope.py`). False tags are worse than late ones.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import median
+from operator import gt, mul
 from typing import Literal
 
 TagKind = Literal[
@@ -43,6 +43,10 @@ _LINE_UNEXPLAINED = 0.3
 _LINE_TIGHT = 0.05
 # ... and the growth is a frequency step, not a phase step, when the last residual is this much the first.
 _GROWTH = 1.5
+# So many times between two samples are tried as the beginning of a growth.
+_ONSETS = 8
+# Where samples from before the step show none, growth has to explain all of them better by so many nats, twice.
+_GROWTH_MARGIN = 9.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,35 +112,68 @@ def name_bounce(size_ns: int, tolerance_ns: float) -> tuple[TagKind, str]:
 Shape = Literal["step", "ramp", "step_and_ramp", "erratic"]
 
 
-def shape_of(times_s: list[float], residuals_ns: list[int], tolerance_ns: float) -> tuple[Shape, float]:
-    """Return (shape, slope in ppb) of residuals that did not come back.
+def shape_of(
+    times_s: list[float],
+    residuals_ns: list[int],
+    sigmas_ns: list[float],
+    *,
+    slack_ns: float = 0.0,
+    strict: bool = False,
+) -> tuple[Shape, float]:
+    """Return (shape, slope in ppb) of residuals that did not come back, known to +- `sigmas_ns` each.
 
-    A step is constant within the tolerance; a ramp grows along a line from about nothing; a step and a ramp
-    does from somewhere else; anything else is erratic. The residuals may be of epoch size: they are exact.
+    A step is constant within the noise and `slack_ns`; a ramp grows along a line from about nothing; a step and a ramp
+    does from somewhere else; anything else is erratic. Where bad stamps are usual, `strict` wants the line within
+    the noise too: four of them look like a line often. The residuals may be of epoch size: they are exact.
     """
     first = residuals_ns[0]
     rest = [float(r - first) for r in residuals_ns]
-    middle = median(rest)
+    limits = [GATE_SIGMAS * sigma + slack_ns for sigma in sigmas_ns]
+    middle = weighted_mean(rest, sigmas_ns)
     mean_t = sum(times_s) / len(times_s)
     mean_r = sum(rest) / len(rest)
     spread_t = sum((t - mean_t) ** 2 for t in times_s)
     spread_r = sum((r - mean_r) ** 2 for r in rest)
     covered = sum((t - mean_t) * (r - mean_r) for t, r in zip(times_s, rest, strict=True))
     slope = covered / spread_t if spread_t > 0.0 else 0.0
-    if max(abs(r - middle) for r in rest) <= tolerance_ns:
+    if all(abs(r - middle) <= limit for r, limit in zip(rest, limits, strict=True)):
         return "step", slope
     unexplained = 1.0 - covered * covered / (spread_t * spread_r) if spread_t > 0.0 else 1.0
-    if unexplained > _LINE_UNEXPLAINED:
+    apart = [abs(r - mean_r - slope * (t - mean_t)) for t, r in zip(times_s, rest, strict=True)]
+    if unexplained > _LINE_UNEXPLAINED or (strict and any(map(gt, apart, limits))):
         return "erratic", slope
     if abs(residuals_ns[-1]) >= _GROWTH * abs(first):
         return "ramp", slope
     return ("step_and_ramp" if unexplained < _LINE_TIGHT else "erratic"), slope
 
 
-def grows(times_s: list[float], residuals_ns: list[int], since_s: float) -> bool:
-    """Return whether small residuals rather grow from nothing at `since_s` than stand off by a constant."""
-    spans = [t - since_s for t in times_s]
-    mean = sum(residuals_ns) / len(residuals_ns)
-    rate = sum(s * r for s, r in zip(spans, residuals_ns, strict=True)) / sum(s * s for s in spans)
-    constant = sum((r - mean) ** 2 for r in residuals_ns)
-    return sum((r - rate * s) ** 2 for s, r in zip(spans, residuals_ns, strict=True)) < constant
+def weighted_mean(values: list[float], sigmas: list[float]) -> float:
+    """Return the mean of values that are known to +- `sigmas`."""
+    weights = [1.0 / (sigma * sigma) for sigma in sigmas]
+    mean: float = sum(map(mul, weights, values)) / sum(weights)
+    return mean
+
+
+def growth_of(
+    times_s: list[float], residuals_ns: list[int], sigmas_ns: list[float], since_s: float, first: int = 0
+) -> float | None:
+    """Return the rate in ppb at which residuals grow from nothing, None if they rather step at the one of `first`.
+
+    The growth may have begun at any time from `since_s`, when all was well, until the residual of `first`.
+    """
+    weights = [1.0 / (sigma * sigma) for sigma in sigmas_ns]
+    level = weighted_mean([float(r) for r in residuals_ns[first:]], sigmas_ns[first:])
+    levels = [0.0] * first + [level] * (len(residuals_ns) - first)
+    least = sum(w * (r - c) ** 2 for w, r, c in zip(weights, residuals_ns, levels, strict=True))
+    least -= _GROWTH_MARGIN if first else 0.0
+    rate = None
+    for i in range(_ONSETS):
+        onset = since_s + (times_s[first] - since_s) * i / _ONSETS
+        spans = [max(t - onset, 0.0) for t in times_s]
+        slope = sum(w * s * r for w, s, r in zip(weights, spans, residuals_ns, strict=True)) / sum(
+            w * s * s for w, s in zip(weights, spans, strict=True)
+        )
+        misfit = sum(w * (r - slope * s) ** 2 for w, s, r in zip(weights, spans, residuals_ns, strict=True))
+        if misfit < least:
+            least, rate = misfit, slope
+    return rate

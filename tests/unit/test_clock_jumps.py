@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.clock.estimator import Estimator, Sample, timescale_of
-from agent.clock.jumps import grows, matches_wrap, name_step, shape_of
+from agent.clock.jumps import growth_of, matches_wrap, name_step, shape_of
 
 
 @given(k=st.integers(27, 61), m=st.integers(0, 60), sign=st.sampled_from([-1, 1]), off=st.integers(-60, 60))
@@ -40,20 +40,34 @@ def test_steps_have_names() -> None:
 def test_shapes() -> None:
     """Constant is a step, also at epoch size; a line from nothing a ramp; a line from afar both; noise neither."""
     t = [0.0, 1.0, 2.0, 3.0]
+    sigmas = [3.0] * 4
     big = 1_700_000_000_000_000_000
-    assert shape_of(t, [big + 3, big - 4, big, big + 2], 20.0)[0] == "step"
-    shape, slope = shape_of(t, [100, 200, 300, 400], 20.0)
+    assert shape_of(t, [big + 3, big - 4, big, big + 2], sigmas)[0] == "step"
+    shape, slope = shape_of(t, [100, 200, 300, 400], sigmas)
     assert shape == "ramp"
     assert slope == pytest.approx(100.0)
-    assert shape_of(t, [-100, -210, -290, -400], 20.0)[0] == "ramp"
-    assert shape_of(t, [big, big + 1000, big + 2000, big + 3000], 20.0)[0] == "step_and_ramp"
-    assert shape_of(t, [5_000, -7_000, 9_000, -100], 20.0)[0] == "erratic"
+    assert shape_of(t, [-100, -210, -290, -400], sigmas)[0] == "ramp"
+    assert shape_of(t, [big, big + 1000, big + 2000, big + 3000], sigmas)[0] == "step_and_ramp"
+    assert shape_of(t, [5_000, -7_000, 9_000, -100], sigmas)[0] == "erratic"
+
+
+def test_where_bad_stamps_are_usual_a_line_has_to_be_one() -> None:
+    """What merely grows is a ramp of a clock whose stamps are good, and nothing of one whose stamps are not."""
+    t, grown, sigmas = [0.0, 1.0, 2.0, 3.0], [1_000, 2_600, 2_900, 4_000], [15.0] * 4
+    assert shape_of(t, grown, sigmas)[0] == "ramp"
+    assert shape_of(t, grown, sigmas, strict=True)[0] == "erratic"
+    assert shape_of(t, [1_000, 2_020, 2_990, 4_000], sigmas, strict=True)[0] == "ramp"
 
 
 def test_growth_is_told_from_a_constant() -> None:
-    """Small residuals that grow from nothing are the drift's, not a step's."""
-    assert grows([1.0, 2.0, 3.0, 4.0], [10, 20, 30, 40], 0.0)
-    assert not grows([1.0, 2.0, 3.0, 4.0], [30, 31, 29, 30], 0.0)
+    """Residuals that grow from nothing are the drift's, not a step's: its rate is told, at whatever time it began."""
+    t, sigmas = [1.0, 2.0, 3.0, 4.0], [5.0] * 4
+    assert growth_of(t, [10, 20, 30, 40], sigmas, 0.0) == pytest.approx(10.0)
+    assert growth_of(t, [30, 31, 29, 30], sigmas, 0.0) is None
+    assert growth_of([*t, 5.0, 6.0], [0, 0, 10, 20, 30, 40], [5.0] * 6, 0.0, 2) == pytest.approx(
+        10.0, rel=0.05
+    )
+    assert growth_of([*t, 5.0, 6.0], [0, 1, 0, -1, 40, 40], [5.0] * 6, 0.0, 4) is None
 
 
 def _clock(n: int, hw_step: int = 0, at: int = 0, seed: int = 1) -> list[Sample]:
