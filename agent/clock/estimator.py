@@ -16,7 +16,6 @@ from agent.clock.jumps import (
     CUSUM_CLIP,
     CUSUM_LIMIT,
     CUSUM_SPAN,
-    GATE_SIGMAS,
     LOOK_AHEAD,
     TagKind,
     growth_of,
@@ -192,13 +191,7 @@ class Estimator:
         last = held[-1].residual_ns
         if not self._gate.believes_steps or (len(held) == 1 and matches_wrap(last, 0.0)):
             return 0
-        if len(held) == 1:
-            return last
-        sizes = [s.residual_ns for s in held]
-        sigmas = self._sigmas(held)
-        level = sizes[0] + round(weighted_mean([float(r - sizes[0]) for r in sizes], sigmas))
-        agree = all(abs(r - level) <= GATE_SIGMAS * sigma for r, sigma in zip(sizes, sigmas, strict=True))
-        return level if agree else 0
+        return last
 
     def _sigmas(self, samples: list[Suspect]) -> list[float]:
         """Return the noise of each sample in ns, by what is known now."""

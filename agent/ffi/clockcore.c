@@ -765,8 +765,13 @@ void agent_tracks_autoregression(const struct agent_tracks *t, const double *tim
 #define LOSS_CAP      8.0
 #define SHARE	      1e-4
 #define WEIGHT_MEMORY 2000.0
-#define RATIO_MEMORY  1000.0
-#define RATIO_PRIOR   30.0
+/* Losses are in units of the best voice's own error over so many spans, not of what the bank says of itself: where that
+ * is far too unsure, nobody would ever lose. */
+#define SPANS_MEMORY 20.0
+#define SPANS_PRIOR  0.3
+#define RATIO_MEMORY 1000.0
+#define RATIO_PRIOR  30.0
+#define RATIO_CAP    16.0
 /* However little the bank thinks of two or three states: its models are not the clock. */
 #define LEAST_PART  0.02
 #define LEAST_SHARE 1e-9
@@ -826,12 +831,35 @@ void agent_mixture_start(struct agent_mixture *m)
 		memset(h, 0, sizeof(*h));
 		h->span_s = span;
 		h->last_made_s = -INFINITY;
-		for (e = 0; e < AGENT_VOICES; e++)
+		for (e = 0; e < AGENT_VOICES; e++) {
 			h->log_weight[e] = log(prior[e]);
+			h->voice_ratio[e] = 1.0;
+		}
+		h->spans = SPANS_PRIOR;
 		h->ratio_var = 1.0;
 		h->ratio_count = RATIO_PRIOR;
 		h->quantile = NORMAL_P99;
 	}
+}
+
+/* How much the bank's opinion counts at a horizon: as much as its squared errors there are near the best voice's. */
+static double credit_of_bank(const struct agent_mixture *m, const struct agent_bank *bank,
+			     const struct agent_horizon *h, const struct choir *c)
+{
+	double least = INFINITY, own = 0.0, of_bank = 0.0, share;
+	int v;
+
+	for (v = 0; v < AGENT_VOICES; v++) {
+		if (!m->enabled[expert_of[v]] || !isfinite(c->offset[v]))
+			continue;
+		least = fmin(least, h->voice_ratio[v]);
+		if (is_bank(v)) {
+			share = fmax(bank->family_weight[v - FREE], LEAST_SHARE);
+			of_bank += share;
+			own += share * h->voice_ratio[v];
+		}
+	}
+	return own > 0.0 ? fmin(1.0, least * of_bank / own) : 1.0;
 }
 
 static struct mixed mix(const struct agent_mixture *m, const struct agent_bank *bank,
@@ -840,6 +868,7 @@ static struct mixed mix(const struct agent_mixture *m, const struct agent_bank *
 	struct mixed out = {0};
 	double log_weight[AGENT_VOICES];
 	double best = -INFINITY, sum = 0.0, mean = 0.0, of_bank = 0.0, var = 0.0, apart;
+	double credit = credit_of_bank(m, bank, h, c), evidence;
 	int v;
 
 	for (v = 0; v < AGENT_VOICES; v++) {
@@ -847,12 +876,12 @@ static struct mixed mix(const struct agent_mixture *m, const struct agent_bank *
 		if (!m->enabled[expert_of[v]] || !isfinite(c->offset[v]))
 			continue;
 		apart = c->offset[v] - c->all.mean;
-		log_weight[v] = h->log_weight[v];
-		/* The bank's own evidence comes with every sample, long before scores at a long horizon do... */
+		/* Who is far from the bank's figure has to have won before it is believed: Student's t, 3 degrees... */
+		evidence = -2.0 * log1p(apart * apart / (3.0 * h->ratio_var * c->all.var));
+		/* ... and the bank's own evidence comes with every sample, long before scores at a long horizon do. */
 		if (is_bank(v))
-			log_weight[v] += log(LEAST_PART + (1.0 - LEAST_PART) * bank->family_weight[v - FREE]);
-		/* ... and who is far from its figure has to have won before it is believed: Student's t, 3 degrees. */
-		log_weight[v] -= 2.0 * log1p(apart * apart / (3.0 * h->ratio_var * c->all.var));
+			evidence += log(LEAST_PART + (1.0 - LEAST_PART) * bank->family_weight[v - FREE]);
+		log_weight[v] = h->log_weight[v] + credit * evidence;
 		best = fmax(best, log_weight[v]);
 	}
 	for (v = 0; v < AGENT_VOICES; v++) {
@@ -988,6 +1017,27 @@ void agent_mixture_keep(struct agent_mixture *m, const struct agent_bank *bank,
 	}
 }
 
+/* Updates how far off each voice is, in units of what was said; returns that of the best one. */
+static double least_ratio(const struct agent_mixture *m, struct agent_horizon *h,
+			  const struct agent_pending *p, double target, double said, double in_flight)
+{
+	double least = INFINITY;
+	int v;
+
+	if (h->spans < SPANS_MEMORY)
+		h->spans += 1.0 / in_flight;
+	for (v = 0; v < AGENT_VOICES; v++) {
+		double miss = target - p->offset[v], ratio = miss * miss / said;
+
+		if (!m->enabled[expert_of[v]] || !isfinite(p->offset[v]))
+			continue;
+		ratio = fmin(ratio, RATIO_CAP * h->voice_ratio[v]);
+		h->voice_ratio[v] += (ratio - h->voice_ratio[v]) / (h->spans * in_flight);
+		least = fmin(least, h->voice_ratio[v]);
+	}
+	return least;
+}
+
 static void score(const struct agent_mixture *m, struct agent_horizon *h, const struct agent_pending *p,
 		  double time_s, double offset, double var)
 {
@@ -997,6 +1047,7 @@ static void score(const struct agent_mixture *m, struct agent_horizon *h, const 
 	double in_flight = h->n > 1 ? h->n : 1.0;
 	double best = -INFINITY, sum = 0.0, told;
 	double log_weight[AGENT_VOICES];
+	double scale = said * least_ratio(m, h, p, offset - late, said, in_flight);
 	int e;
 
 	h->scored++;
@@ -1005,7 +1056,7 @@ static void score(const struct agent_mixture *m, struct agent_horizon *h, const 
 
 		if (!m->enabled[expert_of[e]] || !isfinite(p->offset[e]))
 			continue;
-		loss = 0.5 * miss * miss / (said * h->ratio_var);
+		loss = 0.5 * miss * miss / scale;
 		loss = loss < LOSS_CAP ? loss : LOSS_CAP;
 		/* Predictions in flight together err together: they count as one. */
 		h->log_weight[e] +=
@@ -1025,8 +1076,8 @@ static void score(const struct agent_mixture *m, struct agent_horizon *h, const 
 	/* A sample whose own noise prevails tells about that noise. */
 	told = p->var / said;
 	told *= told / in_flight;
-	if (ratio > 16.0 * h->ratio_var)
-		ratio = 16.0 * h->ratio_var;
+	if (ratio > RATIO_CAP * h->ratio_var)
+		ratio = RATIO_CAP * h->ratio_var;
 	if (h->ratio_count < RATIO_MEMORY)
 		h->ratio_count += told;
 	h->ratio_var += (ratio - h->ratio_var) * told / h->ratio_count;

@@ -152,7 +152,9 @@ struct agent_horizon {
 	int32_t first, n;
 	double last_made_s;
 	double log_weight[AGENT_VOICES];
-	double ratio_var; /* squared error over what was said, smoothed */
+	double voice_ratio[AGENT_VOICES]; /* as ratio_var, of each voice alone, over fewer spans */
+	double spans;			  /* that those are of */
+	double ratio_var;		  /* squared error over what was said, smoothed */
 	double ratio_count;
 	double quantile; /* p99 of |error| over its calibrated sigma */
 	int64_t scored;

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import copysign, inf, isfinite, log, log1p, nan, sqrt
+from math import copysign, inf, log, log1p, nan, sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -346,6 +346,8 @@ class _Horizon:
     pending: deque[_Pending] = field(default_factory=deque)
     last_made_s: float = -inf
     log_weight: Floats = field(default_factory=lambda: np.log(PRIOR))
+    voice_ratio: Floats = field(default_factory=lambda: np.ones(len(PRIOR)))
+    spans: float = 0.3
     ratio_var: float = 1.0
     ratio_count: float = 30.0
     quantile: float = NORMAL_P99
@@ -385,14 +387,15 @@ class ReferenceMixture:
         """Return weights, offset and variance of the mixture."""
         offsets, var, mean_of_bank, var_of_bank = voices
         evidence = np.full(len(VOICES), -inf)
-        for v, offset in enumerate(offsets):
-            if not self.enabled[v] or not isfinite(offset):
-                continue
-            evidence[v] = h.log_weight[v]
+        told = self.enabled & np.isfinite(offsets)
+        ratios, shares = h.voice_ratio[told & IS_BANK], np.maximum(bank.family_weight, 1e-9)[told[2:6]]
+        credit = min(1.0, float(h.voice_ratio[told].min()) / float(shares @ ratios / shares.sum()))
+        for v in np.flatnonzero(told):
+            apart = offsets[v] - mean_of_bank
+            opinion = -2.0 * log1p(apart**2 / (3.0 * h.ratio_var * var_of_bank))
             if IS_BANK[v]:
-                evidence[v] += log(0.02 + 0.98 * bank.family_weight[v - 2])
-            apart = offset - mean_of_bank
-            evidence[v] -= 2.0 * log1p(apart**2 / (3.0 * h.ratio_var * var_of_bank))
+                opinion += log(0.02 + 0.98 * bank.family_weight[v - 2])
+            evidence[v] = h.log_weight[v] + credit * opinion
         weight = np.exp(evidence - evidence.max())
         weight /= weight.sum()
         heard = weight > 0.0
@@ -447,7 +450,13 @@ class ReferenceMixture:
         error, said = offset - p.mixed, p.var + var
         in_flight = max(len(h.pending), 1)
         took_part = self.enabled & np.isfinite(p.offsets)
-        loss = np.minimum((offset - p.offsets[took_part]) ** 2 / (2.0 * said * h.ratio_var), 8.0)
+        missed_by = (offset - p.offsets[took_part]) ** 2 / said
+        if h.spans < 20.0:
+            h.spans += 1.0 / in_flight
+        smoothed = h.voice_ratio[took_part]
+        smoothed += (np.minimum(missed_by, 16.0 * smoothed) - smoothed) / (h.spans * in_flight)
+        h.voice_ratio[took_part] = smoothed
+        loss = np.minimum(missed_by / (2.0 * smoothed.min()), 8.0)
         fading = (h.log_weight[took_part] - np.log(PRIOR[took_part])) / (2000.0 * in_flight)
         updated = h.log_weight[took_part] - loss / in_flight - fading
         weight = np.exp(updated - updated.max())
