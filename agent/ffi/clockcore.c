@@ -297,7 +297,8 @@ void agent_bank_forecast(const struct agent_bank *bank, double horizon_s, struct
 
 		for (; i < bank->first[g + 1] && i < bank->n_two; i++) {
 			double at = theta[i] - first + f[i] * h;
-			double var = p00[i] + h * (2.0 * p01[i] + h * (p11[i] + walk[i] * h / 3.0) + white[i]);
+			double var =
+			    p00[i] + h * (2.0 * p01[i] + h * (p11[i] + walk[i] * h / 3.0) + white[i]);
 
 			add(&sums, weight[i], at, var > 0.0 ? var : 0.0);
 		}
