@@ -6,6 +6,7 @@ that does not fit; its verdict is final at the latest three samples later.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from math import sqrt
 from typing import Literal
@@ -22,6 +23,7 @@ from agent.clock.jumps import (
     matches_wrap,
     name_bounce,
     name_step,
+    onset_of,
     shape_of,
     weighted_mean,
 )
@@ -48,8 +50,12 @@ _HOLDOVER_INTERVALS = 4.0
 # shows once in years.
 _LEAN_SPAN = 10
 _LEAN_LIMIT = 5.5
+# When they do, the drift changed within so many samples.
+_LEAN_WINDOW = 24
 # So many samples in a row that fit nothing: the clock is elsewhere, or its noise is another.
 _LOST_AFTER = 128
+# A read whose own delay adds no more than this many times the common variance is quiet.
+_QUIET_PARTS = 16.0
 _SOFTWARE_AFTER = 3
 MAX_HOLDOVER_NS = 1_800_000_000_000
 # p99 of a normal, with room for Q and R being estimates themselves (measured in the unit tests).
@@ -115,10 +121,10 @@ class Estimator:
         self._gate = Gate()
         self._held: list[Suspect] = []
         self._held_from: TrackState | None = None
-        self._led: list[_Accepted] = []
         self._recent: list[_Accepted] = []
         self._far: tuple[int, int] | None = None
         self._lean = 0.0
+        self._past: deque[_Accepted] = deque(maxlen=_LEAN_WINDOW)
         self._rejected = 0
         self._last_hw_ns: int | None = None
         self._interval_ns = 0.0
@@ -262,6 +268,7 @@ class Estimator:
             self.steps += 1
             self.accepted_ns, self.accepted = sample.local_ns, 1
             self._recent.clear()
+            self._start_over()
             return [self._verdict(index, sample.local_ns, 1.0)]
         before = track.save()
         track.advance(sample.local_ns)
@@ -272,9 +279,8 @@ class Estimator:
         if abs(residual) > self._gate.sigmas(track.noise.triples) * spread or self._stands_with_held(suspect):
             if not self._held:
                 self._held_from = before
-                self._led = list(self._recent)
             self._held.append(suspect)
-            return self._settle()
+            return self._settle() + self._judge_early()
         out = self._returned()
         self._look_back(residual)
         self._reads.learn(noise.half_excess_ns, residual + noise.bias_ns, spread_var - extra)
@@ -283,8 +289,13 @@ class Estimator:
         if abs(residual) > _FAR_SIGMAS * spread and verdict.estimate is not None:
             self._far = residual, verdict.estimate[0] - (offset_ns - residual)
         normalised = residual / (spread * self._gate.wide)
-        self._follow_drift(suspect, normalised)
-        self._recent.append(_Accepted(suspect, normalised, before, verdict))
+        accepted = _Accepted(suspect, normalised, before, verdict)
+        self._past.append(accepted)
+        if self._leans(normalised):
+            out += self._settle()
+            self._follow_drift()
+            return [*out, verdict]
+        self._recent.append(accepted)
         if len(self._recent) < CUSUM_SPAN:
             return out
         if self._small_step():
@@ -375,6 +386,7 @@ class Estimator:
         self._gate.judged(stayed=True)
         self._rejected = 0
         grown = self._growth(held) if shape == "step" else []
+        self._start_over()
         if grown:
             return grown
         onset = held[0]
@@ -393,27 +405,40 @@ class Estimator:
             track.release_drift(slope, 0.0)
         return self._replay(held, None if abs(size) <= half_delay - min(sigmas) else kind, size, cause)
 
+    def _judge_early(self) -> list[Verdict]:
+        """Judge three suspects before they are due if they grow from nothing: each sample of waiting is far off."""
+        held = self._held
+        if len(held) < LOOK_AHEAD or self._gate.bad_stamps_usual:
+            return []
+        out = self._growth(held)
+        if out:
+            self._held = []
+            self._gate.judged(stayed=True)
+            self._rejected = 0
+            self._start_over()
+        return out
+
     def _growth(self, held: list[Suspect]) -> list[Verdict]:
         """Return the verdicts on what stands off if it has grown, unsuspected, before it was held; none if it stepped.
 
         Then the track goes back to where the growth began.
         """
-        led = [a.sample for a in self._led]
-        if not led or held[0].index - led[-1].index > LOOK_AHEAD:
+        past, held_from = list(self._past), self._held_from
+        if not past or held_from is None or not self._quiet(held):
             return []
         track = self.track
         here = track.save()
-        track.restore(self._led[0].before)
-        since = track.bank.time_s
+        led, times, sizes = self._residuals_of(past, held)
         samples = led + held
-        sizes = [s.offset_ns - track.offset_at(s.local_ns)[0] for s in samples]
-        times = [track.seconds(s.local_ns) for s in samples]
-        rate = growth_of(times, sizes, self._sigmas(samples), since, len(led))
-        if rate is None:
+        growth = growth_of(times, sizes, self._sigmas(samples), track.bank.time_s, len(led))
+        if growth is None:
             track.restore(here)
             return []
-        track.advance(led[0].local_ns)
-        return self._change_frequency(led, held, rate, sizes[0])
+        rate, onset = growth
+        first = sum(t <= onset for t in times[: len(led)])
+        track.restore(past[first].before if first < len(led) else held_from)
+        track.advance(samples[first].local_ns)
+        return self._change_frequency(led[first:], held, rate, round(rate * (times[first] - onset)))
 
     def _change_frequency(
         self, led: list[Suspect], held: list[Suspect], rate_ppb: float, residual_ns: int
@@ -437,6 +462,7 @@ class Estimator:
             return [self._outlier(self._held.pop(0), 0.0)]
         held, self._held = self._held, []
         self._rejected = 0
+        self._start_over()
         track = self.track
         track.restore(self._held_from)
         track.advance(held[0].local_ns)
@@ -472,6 +498,14 @@ class Estimator:
         Unless they grow from nothing: then it is the drift that moves. A step that the reads' delay could hide is
         nobody's: the offset follows it without a word.
         """
+        if len(self._past) >= 2 * CUSUM_SPAN and self._quiet([a.sample for a in self._recent]):
+            samples, times, sizes = self._residuals_of(list(self._past), [])
+            first = len(samples) - CUSUM_SPAN
+            since = self.track.bank.time_s
+            if growth_of(times, sizes, self._sigmas(samples), since, first) is not None:
+                out = self._settle()
+                self._follow_drift()
+                return out
         track = self.track
         recent, self._recent = self._recent, []
         samples = [a.sample for a in recent]
@@ -484,7 +518,7 @@ class Estimator:
             sizes.append(s.offset_ns - theta)
         times = [track.seconds(s.local_ns) for s in samples]
         track.advance(samples[0].local_ns)
-        self._lean = 0.0
+        self._start_over()
         size = -round(sum(sizes) / len(sizes))
         if growth_of(times, sizes, self._sigmas(samples), since) is not None:
             track.release_drift(sizes[-1] / (times[-1] - since), sizes[0])
@@ -496,15 +530,48 @@ class Estimator:
         hidden = abs(size) <= min(s.read_delay_ns for s in samples) / 2.0
         return self._replay(samples, None if hidden else kind, size, cause)
 
-    def _follow_drift(self, suspect: Suspect, normalised: float) -> None:
+    def _leans(self, normalised: float) -> bool:
         """Notice residuals that lean to one side for longer than four samples: the drift has changed a little."""
         keep = 1.0 - 1.0 / _LEAN_SPAN
         self._lean = keep * self._lean + max(-CUSUM_CLIP, min(CUSUM_CLIP, normalised))
-        if abs(self._lean) < _LEAN_LIMIT / sqrt(1.0 - keep * keep) or self.accepted < 4 * _LEAN_SPAN:
-            return
+        leans = abs(self._lean) >= _LEAN_LIMIT / sqrt(1.0 - keep * keep)
+        return leans and len(self._past) == _LEAN_WINDOW
+
+    def _follow_drift(self) -> None:
+        """Go back to where the drift probably changed, and learn it anew from there."""
+        past = list(self._past)
+        self._start_over()
+        track = self.track
+        samples, times, sizes = self._residuals_of(past, [])
+        _, rate, onset = onset_of(times, sizes, self._sigmas(samples), [track.bank.time_s, *times[:-1]])
+        first = sum(t <= onset for t in times)
+        track.restore(past[first].before)
+        track.advance(samples[first].local_ns)
+        track.release_drift(rate, round(rate * (times[first] - onset)))
+        self._replay(samples[first:], None, 0, "")
+
+    def _quiet(self, samples: list[Suspect]) -> bool:
+        """Return whether no read waited: what waited by itself may look like any line."""
+        scale = self.track.noise.scale
+        return all(s.extra_var <= _QUIET_PARTS * s.nominal_var * scale for s in samples)
+
+    def _residuals_of(
+        self, past: list[_Accepted], held: list[Suspect]
+    ) -> tuple[list[Suspect], list[float], list[int]]:
+        """Return the past samples; times in s, and ns off a forecast from before the first, of them and those held.
+
+        The track is left there.
+        """
+        track = self.track
+        track.restore(past[0].before)
+        led = [a.sample for a in past]
+        sizes = [s.offset_ns - track.offset_at(s.local_ns)[0] for s in led + held]
+        return led, [track.seconds(s.local_ns) for s in led + held], sizes
+
+    def _start_over(self) -> None:
+        """Forget the samples that small changes are found in: what they were predicted from is no more."""
+        self._past.clear()
         self._lean = 0.0
-        mean = 0.5 * suspect.spread_ns
-        self.track.admit_drift(mean / (_LEAN_SPAN * self._interval_ns * 1e-9), mean)
 
     def _outlier(self, s: Suspect, weight: float) -> Verdict:
         cause = "fits neither a jump nor the noise"

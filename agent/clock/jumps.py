@@ -47,6 +47,8 @@ _GROWTH = 1.5
 _ONSETS = 8
 # Where samples from before the step show none, growth has to explain all of them better by so many nats, twice.
 _GROWTH_MARGIN = 9.0
+# ... and leave no more than this of each: a line that its own noise speaks against is none.
+_GROWTH_MISFIT = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +158,8 @@ def weighted_mean(values: list[float], sigmas: list[float]) -> float:
 
 def growth_of(
     times_s: list[float], residuals_ns: list[int], sigmas_ns: list[float], since_s: float, first: int = 0
-) -> float | None:
-    """Return the rate in ppb at which residuals grow from nothing, None if they rather step at the one of `first`.
+) -> tuple[float, float] | None:
+    """Return (rate in ppb, onset in s) of residuals that grow from nothing, None if they step at the one of `first`.
 
     The growth may have begun at any time from `since_s`, when all was well, until the residual of `first`.
     """
@@ -166,14 +168,27 @@ def growth_of(
     levels = [0.0] * first + [level] * (len(residuals_ns) - first)
     least = sum(w * (r - c) ** 2 for w, r, c in zip(weights, residuals_ns, levels, strict=True))
     least -= _GROWTH_MARGIN if first else 0.0
-    rate = None
-    for i in range(_ONSETS):
-        onset = since_s + (times_s[first] - since_s) * i / _ONSETS
+    earlier = [since_s, *times_s[:first]]
+    gap = times_s[first] - earlier[-1]
+    onsets = earlier + [earlier[-1] + gap * i / _ONSETS for i in range(1, _ONSETS)]
+    misfit, rate, onset = onset_of(times_s, residuals_ns, sigmas_ns, onsets)
+    return (rate, onset) if misfit < min(least, _GROWTH_MISFIT * len(times_s)) else None
+
+
+def onset_of(
+    times_s: list[float], residuals_ns: list[int], sigmas_ns: list[float], onsets_s: list[float]
+) -> tuple[float, float, float]:
+    """Return (misfit, rate in ppb, onset in s) of the line from nothing that fits best, of those from `onsets_s`.
+
+    The misfit is the sum of squares in sigmas. All onsets are before the last of `times_s`.
+    """
+    weights = [1.0 / (sigma * sigma) for sigma in sigmas_ns]
+    fits = []
+    for onset in onsets_s:
         spans = [max(t - onset, 0.0) for t in times_s]
-        slope = sum(w * s * r for w, s, r in zip(weights, spans, residuals_ns, strict=True)) / sum(
+        rate = sum(w * s * r for w, s, r in zip(weights, spans, residuals_ns, strict=True)) / sum(
             w * s * s for w, s in zip(weights, spans, strict=True)
         )
-        misfit = sum(w * (r - slope * s) ** 2 for w, s, r in zip(weights, spans, residuals_ns, strict=True))
-        if misfit < least:
-            least, rate = misfit, slope
-    return rate
+        misfit = sum(w * (r - rate * s) ** 2 for w, s, r in zip(weights, spans, residuals_ns, strict=True))
+        fits.append((misfit, rate, onset))
+    return min(fits)
