@@ -14,13 +14,12 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from agent import stamping, tc
-from agent.batch.stage import BatchStage
 from agent.capture import Capture, CaptureTarget
 from agent.clock.alignment import Alignment, ClockName, Reading
 from agent.clock.interface import InterfaceClocks, TickInputs
@@ -57,6 +56,9 @@ from agent.rewrite import TimestampRewrite
 from agent.signals import wait_for_end_signal
 from agent.telemetry.encode import Encoder, delay_rows, host_facts
 from agent.telemetry.schema import Frame, InterfaceHealth, SinkHealth
+
+if TYPE_CHECKING:
+    from agent.batch.stage import BatchStage
 
 # Three ticks: its delays and load need some packets, and reading them costs more than a tick.
 _CONTROL_NS = 600_000_000
@@ -189,6 +191,8 @@ class Loop:
             first = leaves[0]
             self._pins = ConsumerPins(host.topology, first.numa_node, self._journals[first.name])
         if options.batch:
+            from agent.batch.stage import BatchStage
+
             self._batch = BatchStage(options.state_dir, options.batch, options.batch_users, self._tick_ns)
             stack.callback(self._batch.close)
         self._load = LoadSampler(paths, host.topology, [leaf.name for leaf in leaves])
