@@ -4,6 +4,8 @@
 #   make test                               install everything and run all tests
 #   make bpf [IF=eth1]                      build the programs and load them through the verifier; attach with IF=
 #   make unload IF=eth1                     detach them again
+#   make rig CMD='uname -a' [RIG='--numa --kernel 6.1']    run a command in a guest with emulated NICs (docs/rig.md)
+#   make test-rig                           run the tests that need a driver with IRQs, a PHC, hardware stamps
 #   make bench-clock                        figures of the clock, on synthetic clocks and recordings
 #   make train [ARGS=--all-ways]            train the clock's LSTM anew: ten minutes, and PyTorch is fetched
 #   make ablation                           what it earns, and what each part of its training does, to docs/results/
@@ -25,7 +27,13 @@ TRAIN_VENV  := build/train-venv
 CHRONYD     := build/chrony/usr/sbin/chronyd
 TESTBED     := $(patsubst tools/testbed/%.c,build/testbed/%,$(wildcard tools/testbed/*.c))
 
-.PHONY: all demo test bpf unload bench bench-clock bench-ingest train ablation lint format clean deps
+RIG_CACHE   := build/rig
+RIG_KERNELS := 6.1 6.12
+TESTNIC     := $(RIG_KERNELS:%=$(RIG_CACHE)/testnic-%/testnic.ko)
+RUN_RIG     := $(PYTHON) tests/rig/rig.py
+.PRECIOUS: $(RIG_CACHE)/%/.unpacked
+
+.PHONY: all demo test bpf unload rig test-rig bench bench-clock bench-ingest train ablation lint format clean deps
 all: $(VENV)/.installed $(BPF_OBJECTS)
 
 build/.deps: tools/install-deps.sh
@@ -52,6 +60,15 @@ $(CHRONYD): tools/unpack-chrony.sh
 	sh tools/unpack-chrony.sh build/chrony
 	@touch $@
 
+$(RIG_CACHE)/%/.unpacked: tests/rig/unpack.sh
+	sh tests/rig/unpack.sh $(RIG_CACHE) $*
+	@touch $@
+
+$(RIG_CACHE)/testnic-%/testnic.ko: tests/rig/testnic/testnic.c tests/rig/testnic/Kbuild $(RIG_CACHE)/kernel-%/.unpacked build/.deps
+	@mkdir -p $(@D)
+	cp tests/rig/testnic/testnic.c tests/rig/testnic/Kbuild $(@D)
+	$(MAKE) -C $(RIG_CACHE)/kernel-$*/usr/src/linux-headers-*-amd64 M=$(abspath $(@D)) CONFIG_DEBUG_INFO_BTF_MODULES= modules
+
 demo: all $(TESTBED)
 	$(BIN)/agent demo $(ARGS)
 
@@ -65,6 +82,13 @@ bpf: all
 unload: all
 	$(if $(IF),,$(error name the interface: make unload IF=eth1))
 	$(BIN)/agent bpf detach -i $(IF) $(if $(NETNS),--netns $(NETNS))
+
+rig: all $(RIG_CACHE)/host/.unpacked $(TESTNIC)
+	$(if $(CMD),,$(error give a command: make rig CMD='uname -a'))
+	$(RUN_RIG) $(RIG) -- sh -c '$(subst ','\'',$(CMD))'
+
+test-rig: all $(RIG_CACHE)/host/.unpacked $(TESTNIC)
+	$(RUN_RIG) --limit 360 -- $(BIN)/python -m pytest -p no:cacheprovider tests/rig $(ARGS)
 
 bench: all $(TESTBED)
 	$(BIN)/python -m tools.bench $(ARGS)
@@ -94,11 +118,11 @@ bench-ingest: all $(TESTBED) $(VENV)/.bench
 lint: all
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy
-	clang-format --dry-run --Werror bpf/*.[ch] agent/ffi/*.[ch] tools/testbed/*.c
+	clang-format --dry-run --Werror bpf/*.[ch] agent/ffi/*.[ch] tools/testbed/*.c tests/rig/testnic/*.c
 
 format: all
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
-	clang-format -i bpf/*.[ch] agent/ffi/*.[ch] tools/testbed/*.c
+	clang-format -i bpf/*.[ch] agent/ffi/*.[ch] tools/testbed/*.c tests/rig/testnic/*.c
 
 clean:
 	rm -rf build $(VENV) agent/ffi/_native* *.egg-info
