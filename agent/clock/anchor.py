@@ -19,6 +19,9 @@ _NOISE_PER_DELAY = 0.02
 _ASYMMETRY_PER_DELAY = 0.02
 # Stamps are integers, and a read may round both ways.
 _INTERVAL_SLACK_NS = 2.0
+# How far off the drift may be that is taken out: all of it at first, and a step of the frequency later. Over a burst
+# that is more than cross-timestamps leave open, whose delay is 0.
+_DRIFT_SLACK_PPB = 500_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +62,9 @@ def anchor_of(burst: PhcBurst, drift_ppb: float) -> Anchor | None:
     local_ns = int(middle[fastest])
     base = local_ns - int(phc[fastest])
     # Twice the half-nanosecond that the shift drops is the delay's parity.
-    relative = (middle - phc - base) + (delay & 1) * 0.5 - (middle - local_ns) * (drift_ppb * 1e-9)
-    half = delay * 0.5
+    since = middle - local_ns
+    relative = (middle - phc - base) + (delay & 1) * 0.5 - since * (drift_ppb * 1e-9)
+    half = delay * 0.5 + np.abs(since) * (_DRIFT_SLACK_PPB * 1e-9)
     low = float((relative - half).max()) - _INTERVAL_SLACK_NS
     high = float((relative + half).min()) + _INTERVAL_SLACK_NS
     noise = max(_NOISE_FLOOR_NS, _NOISE_PER_DELAY * delay_min)

@@ -56,6 +56,15 @@ def test_drift_within_the_burst_is_removed() -> None:
     assert abs(anchor.offset_ns - expected) < 60
 
 
+def test_cross_timestamps_agree_before_the_drift_is_known() -> None:
+    """Cross-timestamps leave nothing open, so 20 ppm moves them apart within a burst: that is no contradiction."""
+    at = RAW0 + np.arange(25) * 30_000
+    phc = HW0 + np.rint((at - RAW0) * (1.0 + 20e-6)).astype(np.int64)
+    anchor = _of(PhcBurst("precise", "raw", at, phc, at))
+    assert anchor.consistent
+    assert abs(anchor.offset_ns - OFFSET) <= 25 * 30_000 * 20e-6
+
+
 def test_reads_that_contradict_are_not_averaged() -> None:
     """A PHC stepped in the middle of a burst leaves no common offset: the anchor says so."""
     burst = _burst(np.random.default_rng(3), excess_ns=1.0)
