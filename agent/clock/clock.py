@@ -306,10 +306,12 @@ class Clock:
     def _unknown_ns(self, anchored: bool) -> float:
         """Return what no averaging tells: read asymmetry, or the path's base delay and the least queueing.
 
+        Anchors are against raw, so that mono's own read adds its asymmetry; the envelope is against mono.
         While a jump is suspected but not yet judged, it may be one.
         """
         if anchored:
-            return self._anchors.read_delay_floor_ns / 2.0 + self._anchors.suspected_ns
+            reads = self._anchors.read_delay_floor_ns / 2.0 + self._monoraw.asymmetry_ns
+            return reads + self._anchors.suspected_ns
         return self.base_delay_limit_ns + sqrt(self._envelope.noise_var) + self._envelope.suspected_ns
 
     def _predict(self, track: Track, raw_ns: int, mono_ns: int, unknown: float) -> tuple[Prediction, ...]:

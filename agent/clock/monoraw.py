@@ -39,6 +39,8 @@ class MonoRaw:
         self._history: deque[tuple[int, int, float]] = deque(maxlen=_HISTORY)
         self.mono_ns = 0
         self.raw_ns = 0
+        self.asymmetry_ns = 0.0
+        """How far off `ahead_ns` may be for good: mono was read anywhere in its bracket, but each time alike."""
 
     @property
     def rate_sigma_ppb(self) -> float:
@@ -65,7 +67,7 @@ class MonoRaw:
             known.dial(self.raw_ns, change)
         self.rate_ppb = bank.drift_ppb + known.rate_ppb
         if raw >= self.raw_ns:
-            self.mono_ns, self.raw_ns = mono, raw
+            self.mono_ns, self.raw_ns, self.asymmetry_ns = mono, raw, width / 2.0
             theta, _ = bank.forecast(0.0)
             ahead = self._base_ns + known.phase_ns(raw) + round(theta)
             self._history.append((mono, ahead, self._kink_ns))

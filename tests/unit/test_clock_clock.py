@@ -77,6 +77,21 @@ def test_anchors_give_offset_without_base_delay(local_clock: str) -> None:
     assert abs(report.drift_raw_ppb - world.mean_drift_ppb(5.0, 6.0)) < 60
 
 
+def test_the_bound_has_room_for_where_mono_was_read() -> None:
+    """Cross-timestamps against raw are exact, but mono is read late in its bracket each time: within the bound."""
+    world = SimulatedClock(7, 4.0)
+    clock = Clock(0x0100_0000, "phc")
+    for i in range(40):
+        t = (i + 1) * 0.1
+        at = np.linspace(t - 2e-4, t - 1e-4, 10)
+        raw_ns = world.raw_ns(at)
+        clock.observe_anchor(PhcBurst("precise", "raw", raw_ns, world.hw_ns(at), raw_ns), world.pairs(t))
+        pairs = world.pairs(t)
+        pairs.mono_ns[:] = world.mono_ns(np.array([t])) + 20
+        report = clock.tick(pairs, steering())
+        assert abs(report.offset_ns - world.offset_at_mono_ns(report.mono_ns)) <= report.bound_ns
+
+
 @pytest.mark.parametrize("size_ns", [-250_000, 250_000])
 def test_anchors_tell_a_phc_step(size_ns: int) -> None:
     """A stepped PHC is one phase_step, though the packets' envelope shows it too."""
