@@ -221,7 +221,7 @@ class Loop:
         for name in unpin(interface.ifindex):
             self._notes.append(f"{interface.name}: detached {name}, which `agent bpf attach` had left")
         facts = read_facts(interface)
-        if options.stamp == "skb" and not options.observe:
+        if options.stamp in ("skb", "xdp") and not options.observe:
             self._notes.append(stamping.switch_on(interface.name, journal))
 
         def before_clsact(direction: tc.Direction, creates_qdisc: bool) -> None:
@@ -341,12 +341,14 @@ class Loop:
             name = watch.interface.name
             watch.capture.flush_overdue(mono_ns)
             windows = watch.capture.drain()
-            pairs = clock_pairs(_PAIRS)
             frames: list[Frame] = [*self._encoder.windows(mono_ns, name, windows)]
             watch.count(windows)
             packets += int(windows["n"].sum())
             heard = tuple(watch.capture.announces())
-            inputs = TickInputs(mono_ns, pairs, steering, self._read_phc(watch, mono_ns), heard)
+            phc = self._read_phc(watch, mono_ns)
+            # After the PHC: what is known of a clock is carried forward to the report's moment, never back.
+            pairs = clock_pairs(_PAIRS)
+            inputs = TickInputs(mono_ns, pairs, steering, phc, heard)
             # Recorded before the reports that come of it: a replay of the stream is fed the same.
             frames.append(self._encoder.inputs(name, watch.clocks.base_delay_ns, inputs))
             reports = watch.clocks.tick(windows, inputs)
