@@ -87,8 +87,10 @@ rig: all $(RIG_CACHE)/host/.unpacked $(TESTNIC)
 	$(if $(CMD),,$(error give a command: make rig CMD='uname -a'))
 	$(RUN_RIG) $(RIG) -- sh -c '$(subst ','\'',$(CMD))'
 
-test-rig: all $(RIG_CACHE)/host/.unpacked $(TESTNIC)
-	$(RUN_RIG) --limit 360 -- $(BIN)/python -m pytest -p no:cacheprovider tests/rig $(ARGS)
+test-rig: all $(TESTBED) $(RIG_CACHE)/host/.unpacked $(TESTNIC)
+	@mkdir -p $(RIG_CACHE)/results
+	RIG_RESULTS=$(abspath $(RIG_CACHE))/results $(RUN_RIG) --limit 900 --writable $(RIG_CACHE)/results $(RIG) -- \
+		$(BIN)/python -m pytest -p no:cacheprovider --timeout 300 tests/rig $(ARGS)
 
 bench: all $(TESTBED)
 	$(BIN)/python -m tools.bench $(ARGS)

@@ -96,6 +96,7 @@ struct tn_clock {
 	struct timer_list tick;
 	struct tn_moment *history;
 	u64 moments;
+	bool refuse_reads;
 	struct ptp_clock_info info;
 	struct ptp_clock *ptp;
 };
@@ -302,6 +303,8 @@ static int tn_gettimex(struct ptp_clock_info *info, struct timespec64 *time,
 	struct tn_clock *clock = container_of(info, struct tn_clock, info);
 	u64 phc_ns;
 
+	if (clock->refuse_reads)
+		return -EBUSY;
 	ptp_read_system_prets(system);
 	phc_ns = tn_phc_now(clock);
 	ptp_read_system_postts(system);
@@ -314,6 +317,8 @@ static int tn_crosststamp(struct ptp_clock_info *info, struct system_device_cros
 	struct tn_clock *clock = container_of(info, struct tn_clock, info);
 	struct system_time_snapshot snapshot;
 
+	if (clock->refuse_reads)
+		return -EBUSY;
 	ktime_get_snapshot(&snapshot);
 	cross->sys_realtime = snapshot.real;
 	cross->sys_monoraw = snapshot.raw;
@@ -1015,6 +1020,7 @@ static void tn_debugfs_add(struct tn_priv *priv, struct dentry *top)
 	debugfs_create_file("rx_fault", 0600, priv->debug, &priv->rx_fault, &tn_fault_fops);
 	debugfs_create_u32("rx_fault_every", 0600, priv->debug, &priv->rx_fault_every);
 	debugfs_create_file("tx_fault", 0600, priv->debug, &priv->tx_fault, &tn_fault_fops);
+	debugfs_create_bool("refuse_reads", 0600, priv->debug, &clock->refuse_reads); /* of the PHC: EBUSY */
 	debugfs_create_bool("refuse_filter", 0600, priv->debug, &priv->refuse_filter);
 	debugfs_create_bool("lose_stamps_on_xdp", 0600, priv->debug, &priv->lose_stamps_on_xdp);
 }
