@@ -113,7 +113,8 @@ class Testbed:
 
     Traffic, consumer and noise start when they are told to. `drift_ppb`, `wander_ppb_per_sqrt_s`, `jump_ns`,
     `jump_at_s`: see `SimulatedPhc`. `rps_cpu`: where the static tuning steers the capture interface's packets
-    (None: RPS off). `burn_us` × `noise_pps` is the softirq share that the noise takes of its CPU.
+    (None: RPS off). `burn_us` × `noise_pps` is the softirq share that the noise takes of its CPU. `slice_ms`: how
+    finely the consumer tells its delays over time.
     Raises `UnsupportedError` when not root, `AgentError` when the kernel refuses a part.
     """
 
@@ -134,6 +135,7 @@ class Testbed:
     device_id: int = 7
     port_id: int = 3
     mtu: int = 1500
+    slice_ms: int = 100
 
     gen: Namespace = field(init=False)
     cap: Namespace = field(init=False)
@@ -271,6 +273,7 @@ class Testbed:
                 str(self._binaries["consumer"]),
                 "--port", str(PORT), "--flows", str(self.flows),
                 "--cpu", str(self.consumer_cpu), "--fifo", str(CONSUMER_FIFO),
+                "--slice-ms", str(self.slice_ms),
             ],
             wait_ready=True,
         )  # fmt: skip
@@ -306,6 +309,10 @@ class Testbed:
         """Start the background load on the noise CPU."""
         args = self._sender_args(self.noise_pair, NOISE_PORT, 1, self.noise_pps, self.noise_cpu)
         self._start("noise", self.gen, [*args, "--burst-percent", "0"])
+
+    def move_noise(self, cpu: int) -> None:
+        """Take the background load to another CPU, at once."""
+        os.sched_setaffinity(self._programs["noise"].pid, {cpu})
 
     def stop_noise(self) -> dict[str, Any]:
         """End the background load; return its sender's figures."""
