@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tools.bench.control.scenario import SLICE_MS, SLICES_PER_P99, Phase, Setting
 from tools.bench.control.scene import Run, Span
@@ -25,10 +26,18 @@ def mean_p99_us(report: ConsumerReport, start_ns: int, end_ns: int) -> float:
     The p99 of a whole span would be that of its worst hundredth, however good the rest is; in this each moment counts
     alike, those in which a move is not answered yet as well. NaN where nothing was received.
     """
-    step_ns = SLICES_PER_P99 * SLICE_MS * 1_000_000
-    steps = (end_ns - start_ns) // step_ns
-    p99 = np.array(report.timeline_us(start_ns, step_ns, steps, 0.99))
+    p99 = _p99s_us(report, start_ns, end_ns)
     return float(np.nanmean(p99)) if np.isfinite(p99).any() else math.nan
+
+
+def typical_p99_us(run: Run, span: Span) -> float:
+    """The median of the p99 of each 100 ms of a phase, us: what it is once it is steady."""
+    return float(np.nanmedian(_p99s_us(run.consumer, span.start_ns, span.end_ns)))
+
+
+def _p99s_us(report: ConsumerReport, start_ns: int, end_ns: int) -> npt.NDArray[np.float64]:
+    step_ns = SLICES_PER_P99 * SLICE_MS * 1_000_000
+    return np.array(report.timeline_us(start_ns, step_ns, (end_ns - start_ns) // step_ns, 0.99))
 
 
 def run_p99_us(run: Run) -> float:
@@ -80,6 +89,12 @@ def best_static(table: SweepTable, phases: Sequence[Phase]) -> Setting:
 def oracle(table: SweepTable, phase: Phase) -> Setting:
     """The setting that is best in a phase."""
     return min((setting for known, setting in table if known == phase), key=lambda s: table[phase, s])
+
+
+def asks_for_an_answer(span: Span, table: SweepTable) -> bool:
+    """Whether the setting that a phase began with is not within 1.2 of the phase's oracle, by the sweep."""
+    before = table.get((span.phase, span.setting_start), math.inf)
+    return before > _RECOVERED * table[span.phase, oracle(table, span.phase)]
 
 
 def worse_and_stayed(run: Run, table: SweepTable) -> int:

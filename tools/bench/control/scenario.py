@@ -3,7 +3,8 @@
 CPUs are named by their part: `0` is the one that the sender and the consumer are pinned to, `1` is the other. The
 capture interface polls in kernel threads, a thread a queue, which may run on either: where they run is the setting.
 
-- The *kernel load* is a second flow whose ingress program takes 60 % of its CPU in NET_RX: what that CPU polls waits.
+- The *kernel load* is a second flow whose ingress program takes 40 % of its CPU in NET_RX: what that CPU polls waits.
+  It is sent with real-time priority, so that the user load does not slow it down.
 - The *user load* is a thread that never sleeps: a polling thread on its CPU waits until the scheduler lets it in.
 """
 
@@ -16,7 +17,8 @@ QUEUES = 2
 RATE_PPS = 10_000.0
 FLOWS = 16
 BURN_US = 150
-NOISE_PPS = 4_000.0
+NOISE_PPS = 2_500.0
+NOISE_FIFO = 5
 SLICE_MS = 20
 SLICES_PER_P99 = 5
 """p99 is of spans of 100 ms: some thousand packets."""

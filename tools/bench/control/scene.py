@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -20,6 +21,7 @@ from tools.bench.control.scenario import (
     BURN_US,
     DEFAULTS,
     FLOWS,
+    NOISE_FIFO,
     NOISE_PPS,
     QUEUES,
     RATE_PPS,
@@ -68,6 +70,7 @@ class Scene:
             flows=FLOWS,
             burn_us=BURN_US,
             noise_pps=NOISE_PPS,
+            noise_fifo=NOISE_FIFO,
             slice_ms=SLICE_MS,
         )
         self._stack = ExitStack()
@@ -154,7 +157,11 @@ class Scene:
         with AgentProcess(
             self._bed.cap, self._bed.cap_if, self._state_dir, *arguments, on_frame=keep
         ) as agent:
-            agent.wait_for_hello()
+            self._pause(True)
+            try:
+                agent.wait_for_hello()
+            finally:
+                self._pause(False)
             self._bed.start_consumer()
             self._bed.start_traffic()
             time.sleep(_AGENT_SETTLE_S)
@@ -168,6 +175,11 @@ class Scene:
         if self.setting() != DEFAULTS:
             raise AgentError("the agent did not put the polling threads' CPUs back")
         return Run(spans, report, frames, cpu_share)
+
+    def _pause(self, paused: bool) -> None:
+        """Hold both loads: how long a program takes to start under them is not the question."""
+        self._bed.pause_noise(paused)
+        os.kill(self._hog.pid, signal.SIGSTOP if paused else signal.SIGCONT)
 
     def _end_traffic(self) -> ConsumerReport:
         self._bed.stop_traffic()
