@@ -10,6 +10,7 @@
 #   make train [ARGS=--all-ways]            train the clock's LSTM anew: ten minutes, and PyTorch is fetched
 #   make ablation                           what it earns, and what each part of its training does, to docs/results/
 #   make bench-ingest                       figures of batch windows, on video frames into a detector
+#   make bench-control                      figures of the control, against static settings, as loads move
 #   make bench | make lint | make format | make clean
 
 # BCC's Python package is visible to the system's interpreter only.
@@ -33,7 +34,7 @@ TESTNIC     := $(RIG_KERNELS:%=$(RIG_CACHE)/testnic-%/testnic.ko)
 RUN_RIG     := $(PYTHON) tests/rig/rig.py
 .PRECIOUS: $(RIG_CACHE)/%/.unpacked
 
-.PHONY: all demo test bpf unload rig test-rig bench bench-clock bench-ingest train ablation lint format clean deps
+.PHONY: all demo test bpf unload rig test-rig bench bench-clock bench-control bench-ingest train ablation lint format clean deps
 all: $(VENV)/.installed $(BPF_OBJECTS)
 
 build/.deps: tools/install-deps.sh
@@ -116,6 +117,9 @@ $(VENV)/.bench: $(VENV)/.installed
 
 bench-ingest: all $(TESTBED) $(VENV)/.bench
 	$(BIN)/python -m tools.bench.ingest $(ARGS)
+
+bench-control: all $(TESTBED)
+	$(BIN)/python -m tools.bench.control $(ARGS)
 
 lint: all
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

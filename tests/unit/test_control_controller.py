@@ -342,3 +342,71 @@ def test_plans_say_what_the_cpus_are_busy_with(host: SimulatedHost) -> None:
     assert expected in {plan.cause for plan in plans}
     assert {report.cause for report in traced.explain(host.now_ns)} == {expected}
     assert expected in render_reports(traced.explain(host.now_ns))
+
+
+def test_a_load_that_moved_is_answered_by_the_next_tick(tmp_path: Path) -> None:
+    """Told so, the controller waits neither for a second plan nor for a second of baseline."""
+    host = SimulatedHost(tmp_path)
+    host.soft = {0: 0.0, 1: 0.0}
+    controller = host.controller()
+    host.run(controller, 40)
+    assert host.masks() == ["2"] * 4
+    host.soft[1] = 0.8
+    assert controller.load_moved(host.now_ns) == []
+    assert controller.urgent
+    (plan,) = [event for event in host.run(controller, 1) if isinstance(event, PlanEvent)]
+    assert plan.applied
+    assert host.masks() == ["0"] * 4
+    assert not controller.urgent
+    host.run(controller, 40)
+    assert [effect.outcome for effect in effects(host)] == ["kept"]
+
+
+def test_a_load_that_moved_without_anything_to_gain_changes_nothing(tmp_path: Path) -> None:
+    """Hysteresis holds for hurried plans as well."""
+    host = SimulatedHost(tmp_path, rps="0")
+    controller = host.controller()
+    host.run(controller, 40)
+    host.soft[1] = 0.8
+    controller.load_moved(host.now_ns)
+    host.run(controller, 1)
+    assert host.masks() == ["0"] * 4
+    assert not controller.urgent
+
+
+def test_the_answer_waits_for_packets_to_tell_by(tmp_path: Path) -> None:
+    """A tick without packets plans nothing; the one that has them does."""
+    host = SimulatedHost(tmp_path)
+    host.soft = {0: 0.0, 1: 0.0}
+    controller = host.controller()
+    host.run(controller, 40)
+    host.soft[1], host.packets_per_tick = 0.8, 0
+    controller.load_moved(host.now_ns)
+    host.run(controller, 1)
+    assert controller.urgent
+    host.packets_per_tick = 500
+    host.run(controller, 1)
+    assert host.masks() == ["0"] * 4
+
+
+def test_a_load_that_moves_again_takes_back_what_is_in_flight(host: SimulatedHost) -> None:
+    """It cannot be judged any more."""
+    controller = host.controller()
+    while not controller.in_flight:
+        host.run(controller, 1)
+    events = controller.load_moved(host.now_ns)
+    assert [event.outcome for event in events if isinstance(event, EffectEvent)] == ["undecided"]
+    assert host.masks() == ["2"] * 4
+
+
+def test_an_idea_that_failed_under_another_load_may_be_right_now(host: SimulatedHost) -> None:
+    """Its back-off is for the load of its CPU, under which it failed."""
+    host.soft[0] = 0.3
+    host.delay_on = lambda cpu: 100_000.0
+    controller = host.controller()
+    host.run(controller, 100)
+    assert [effect.outcome for effect in effects(host)] == ["rolled_back"]
+    host.soft[0], host.delay_on = 0.02, None
+    host.run(controller, 60)
+    assert effects(host)[-1].outcome == "kept"
+    assert host.masks() == ["0"] * 4

@@ -221,3 +221,45 @@ def test_fewer_queues_than_senders_have_to_be_shared() -> None:
     plan = plan_tx("eth0", usage, tx_targets(2), topology(4))
     assert plan.changes == ()
     assert "share" in plan.reason
+
+
+def test_a_polling_thread_waits_for_the_scheduler_behind_user_load() -> None:
+    """Softirq work does not: of two CPUs without softirqs the idle one is expected to be a millisecond faster."""
+    model = DelayModel(topology(3))
+    model.observe_load(load(0.8, 0.02, 0.02, user=(0.0, 0.9)))
+    thread = lane(model, 0, 0, 3_000_000, b"1\n").record
+    thread.in_thread = True
+    predictor = model.predictor([thread], [0, 1, 2], None, NOW_NS)
+    behind, idle = (predictor.estimate(thread, cpu, 0.0, None).p99_ns for cpu in (1, 2))
+    assert behind > idle + 1_000_000
+    thread.in_thread = False
+    behind, idle = (predictor.estimate(thread, cpu, 0.0, None).p99_ns for cpu in (1, 2))
+    assert behind < 2 * idle
+
+
+def test_how_long_threads_wait_for_the_scheduler_is_learnt() -> None:
+    """Measured waits of up to 8 ms behind a busy thread: after some plans the model expects them elsewhere, too."""
+    model = DelayModel(topology(2))
+    model.observe_load(load(0.0, 0.0, user=(1.0, 1.0)))
+    record = LaneRecord(in_thread=True)
+    drawn = 3_000 + np.random.default_rng(1).uniform(0, 8e6, 5_000).astype(np.int64)
+    counts = np.bincount(hist_bucket(drawn), minlength=HIST_BUCKETS)
+    model.observe_lane(record, [0], {(0, 0): counts}, {}, 0.1, NOW_NS)
+    for _ in range(20):
+        predictor = model.predictor([record], [0, 1], None, NOW_NS)
+    assert predictor.estimate(record, 1, 0.0, None).p99_ns == pytest.approx(0.99 * 8e6, rel=0.05)
+
+
+def test_what_was_measured_under_a_load_is_remembered_when_it_comes_back() -> None:
+    """And is not taken for what another load does."""
+    model = DelayModel(topology(2))
+    model.observe_load(load(0.0, 0.6))
+    record = lane(model, 0, 1, 300_000, b"2\n").record
+    model.load_moved()
+    record.load_moved()
+    model.observe_load(load(0.6, 0.0))
+    predictor = model.predictor([record], [0, 1], None, NOW_NS)
+    assert predictor.estimate(record, 1, 0.0, None).source == "predicted"
+    back = predictor.estimate(record, 1, 0.6, None)
+    assert back.source == "measured"
+    assert back.p99_ns == pytest.approx(300_000, rel=0.2)

@@ -40,8 +40,8 @@ class Program:
         assert self._process is not None
         deadline = time.monotonic() + _READY_TIMEOUT_S
         while True:
-            line = os.pread(self._output.fileno(), 4096, 0)
-            if line.endswith(b"\n"):
+            line, newline, _ = os.pread(self._output.fileno(), 4096, 0).partition(b"\n")
+            if newline:
                 first: dict[str, Any] = json.loads(line)
                 return first
             if self._process.poll() is not None or time.monotonic() > deadline:

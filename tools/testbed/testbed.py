@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,7 +114,9 @@ class Testbed:
 
     Traffic, consumer and noise start when they are told to. `drift_ppb`, `wander_ppb_per_sqrt_s`, `jump_ns`,
     `jump_at_s`: see `SimulatedPhc`. `rps_cpu`: where the static tuning steers the capture interface's packets
-    (None: RPS off). `burn_us` × `noise_pps` is the softirq share that the noise takes of its CPU.
+    (None: RPS off). `burn_us` × `noise_pps` is the softirq share that the noise takes of its CPU. `slice_ms`: how
+    finely the consumer tells its delays over time. `noise_fifo`: real-time priority of the noise's sender (0: none),
+    with which it is sent on time whatever else its CPU does.
     Raises `UnsupportedError` when not root, `AgentError` when the kernel refuses a part.
     """
 
@@ -134,6 +137,8 @@ class Testbed:
     device_id: int = 7
     port_id: int = 3
     mtu: int = 1500
+    slice_ms: int = 100
+    noise_fifo: int = 0
 
     gen: Namespace = field(init=False)
     cap: Namespace = field(init=False)
@@ -271,6 +276,7 @@ class Testbed:
                 str(self._binaries["consumer"]),
                 "--port", str(PORT), "--flows", str(self.flows),
                 "--cpu", str(self.consumer_cpu), "--fifo", str(CONSUMER_FIFO),
+                "--slice-ms", str(self.slice_ms),
             ],
             wait_ready=True,
         )  # fmt: skip
@@ -305,7 +311,15 @@ class Testbed:
     def start_noise(self) -> None:
         """Start the background load on the noise CPU."""
         args = self._sender_args(self.noise_pair, NOISE_PORT, 1, self.noise_pps, self.noise_cpu)
-        self._start("noise", self.gen, [*args, "--burst-percent", "0"])
+        self._start("noise", self.gen, [*args, "--burst-percent", "0", "--fifo", str(self.noise_fifo)])
+
+    def move_noise(self, cpu: int) -> None:
+        """Take the background load to another CPU, at once."""
+        os.sched_setaffinity(self._programs["noise"].pid, {cpu})
+
+    def pause_noise(self, paused: bool) -> None:
+        """Hold the background load, or let it go on."""
+        os.kill(self._programs["noise"].pid, signal.SIGSTOP if paused else signal.SIGCONT)
 
     def stop_noise(self) -> dict[str, Any]:
         """End the background load; return its sender's figures."""
