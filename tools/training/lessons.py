@@ -33,22 +33,34 @@ class Lesson:
     """bool[T, H]: a jump lies within the horizon, or the sample is one that jumped, or one of the three after it."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    count: int
+    row: tuple[float, ...]
+    before: _Seen | None
+
+
 class _Recorder:
-    """In the LSTM's place: keeps what it would see, says nothing. A restored state takes back what came after."""
+    """In the LSTM's place: keeps what it would see, says nothing. A restored state takes back what came after.
+
+    What was seen is a chain, each sample with what was before it: the clock goes back to a state, and returns to the
+    one that it came from.
+    """
 
     def __init__(self) -> None:
-        self.seen: list[tuple[float, ...]] = []
+        self._seen: _Seen | None = None
         self.inputs = Inputs()
         self._no_features = np.zeros(FEATURES)
 
     def start(self) -> None:
-        self.seen.clear()
+        self._seen = None
         self.inputs = Inputs()
 
     def observe(
         self, time_s: float, innovation_ns: float, sigma_ns: float, weight: float, jump: bool
     ) -> None:
-        self.seen.append(self.inputs.take(time_s, innovation_ns, sigma_ns, weight, jump))
+        row = self.inputs.take(time_s, innovation_ns, sigma_ns, weight, jump)
+        self._seen = _Seen(self.count + 1, row, self._seen)
 
     def features(self) -> Floats:
         return self._no_features
@@ -57,12 +69,24 @@ class _Recorder:
         return np.zeros(len(horizons_s))
 
     def save(self) -> Any:
-        return len(self.seen), self.inputs.save()
+        return self._seen, self.inputs.save()
 
     def restore(self, state: Any) -> None:
-        count, inputs = state
-        del self.seen[count:]
+        self._seen, inputs = state
         self.inputs.restore(inputs)
+
+    @property
+    def count(self) -> int:
+        """How many samples were seen."""
+        return self._seen.count if self._seen else 0
+
+    def rows(self) -> Floats:
+        """What was seen of each, float64[T, inputs]."""
+        rows, seen = [], self._seen
+        while seen is not None:
+            rows.append(seen.row)
+            seen = seen.before
+        return np.array(rows[::-1])
 
 
 def lesson(trace: Trace) -> Lesson:
@@ -75,11 +99,11 @@ def lesson(trace: Trace) -> Lesson:
     intervals = np.zeros(count)
     spans_ns = [round(h * 1e9) for h in HORIZONS_S]
     for i, sample in enumerate(trace.samples()):
-        before = len(recorder.seen)
+        before = recorder.count
         estimator.update(sample)
-        if len(recorder.seen) == before or not recorder.inputs.interval_s:
+        if recorder.count == before or not recorder.inputs.interval_s:
             continue
-        rows[i] = len(recorder.seen) - 1
+        rows[i] = recorder.count - 1
         # What was noted of samples that were taken back was noted for nothing.
         rows[:i][rows[:i] >= rows[i]] = -1
         intervals[i] = recorder.inputs.interval_s
@@ -87,7 +111,7 @@ def lesson(trace: Trace) -> Lesson:
             offset_ns, sigmas[i, h] = estimator.offset_at(sample.local_ns + span_ns)
             forecasts[i, h] = offset_ns - trace.base_ns
     noted = np.flatnonzero(rows >= 0)
-    inputs = np.array(recorder.seen)
+    inputs = recorder.rows()
     shape = (len(inputs), len(HORIZONS_S))
     targets, parts = np.full(shape, np.nan), np.zeros((*shape, knot_parts(np.ones(1)).shape[-1]))
     disturbed = np.zeros(shape, dtype=bool)
