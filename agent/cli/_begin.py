@@ -40,4 +40,5 @@ def interface_index(ifname: str) -> int:
     try:
         return socket.if_nametoindex(ifname)
     except OSError as error:
-        raise UsageError(f"no such interface {ifname!r}", "`ip link` lists them") from error
+        names = ", ".join(sorted(name for _, name in socket.if_nameindex()))
+        raise UsageError(f"no such interface {ifname!r}", f"interfaces here: {names or 'none'}") from error

@@ -135,7 +135,10 @@ def _attach(args: argparse.Namespace) -> int:
 
 def _require_lasting_mounts() -> None:
     """Raise `UsageError` where what is pinned would end with this command, as under `ip netns exec`."""
-    own, first = (Path(f"/proc/{pid}/ns/mnt").stat().st_ino for pid in ("self", 1))
+    try:
+        own, first = (Path(f"/proc/{pid}/ns/mnt").stat().st_ino for pid in ("self", 1))
+    except PermissionError:
+        return  # who may not look at process 1 can't tell
     if own != first:
         raise UsageError(
             "this command has mounts of its own (`ip netns exec` does that): what it attached would end with it",

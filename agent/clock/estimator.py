@@ -385,13 +385,14 @@ class Estimator:
         self._held = []
         self._gate.judged(stayed=True)
         self._rejected = 0
-        grown = self._growth(held) if shape == "step" else []
+        grown = self._growth(held) if shape == "step" and self._gate.believes_growth else []
         self._start_over()
         if grown:
             return grown
         onset = held[0]
         track.restore(held_from)
         track.advance(onset.local_ns)
+        self._gate.named(grew=shape != "step")
         if shape == "ramp":
             return self._change_frequency([], held, slope, onset.residual_ns)
         size = -onset.residual_ns
@@ -408,7 +409,7 @@ class Estimator:
     def _judge_early(self) -> list[Verdict]:
         """Judge three suspects before they are due if they grow from nothing: each sample of waiting is far off."""
         held = self._held
-        if len(held) < LOOK_AHEAD or self._gate.bad_stamps_usual:
+        if len(held) < LOOK_AHEAD or self._gate.bad_stamps_usual or not self._gate.believes_growth:
             return []
         out = self._growth(held)
         if out:

@@ -45,7 +45,7 @@ class _Odds:
 class Gate:
     """The limit of normalised residuals, for clocks with Gaussian noise and with long tails."""
 
-    __slots__ = ("_exceeded", "_moved", "_stood", "wide")
+    __slots__ = ("_exceeded", "_grew", "_moved", "_stood", "wide")
 
     def __init__(self) -> None:
         self.wide = 1.0
@@ -53,6 +53,8 @@ class Gate:
         # A clock that nobody told anything about is taken to have stepped when it looks so, until one came back.
         self._stood = _Odds(1.0, 0.0)
         self._moved = _Odds(0.0, 1.0)
+        # What stands off may have grown, unsuspected, until steps are what this clock is known for.
+        self._grew = _Odds(1.0, 0.0)
         self._exceeded = 1.0
 
     def sigmas(self, triples: float) -> float:
@@ -83,6 +85,15 @@ class Gate:
     def looked_back(self, *, stayed: bool) -> None:
         """Remember whether the sample after one that stood off, within the gate, stood there too."""
         self._moved.add(stayed)
+
+    def named(self, *, grew: bool) -> None:
+        """Remember whether what stayed beyond the gate had plainly grown, or stepped."""
+        self._grew.add(grew)
+
+    @property
+    def believes_growth(self) -> bool:
+        """Whether what stands off like a step may have grown before it was suspected."""
+        return self._grew.favours
 
     @property
     def believes_steps(self) -> bool:
