@@ -194,11 +194,6 @@ class Capture:
                 _add(grown, (int(head["queue"]), int(head["cpu"])), now - before)
         return grown
 
-    def hook_counts(self) -> npt.NDArray[np.uint32]:
-        """All delays up to the stamping hook so far, modulo 2^32: a glance, which leaves `hook_delays` alone."""
-        in_use = np.flatnonzero(self._slots["in_use"])
-        return np.asarray(self._hists["bucket"][in_use].sum(axis=0, dtype=np.uint32))
-
     def stack_delays(self) -> tuple[Delays, Delays]:
         """Delay of sampled packets up to the stack's entry, by the CPU behind RPS.
 

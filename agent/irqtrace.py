@@ -72,17 +72,6 @@ class IrqTrace:
             return IrqActivity(0.0)
         return difference(before, now, self._irqs)
 
-    def busy_ns(self) -> npt.NDArray[np.int64] | None:
-        """Each CPU's time in softirqs and interrupts so far: a glance, which leaves `sample` alone.
-
-        None while it is stopped.
-        """
-        if self._maps is None:
-            return None
-        cpus, _ = self._maps
-        busy: npt.NDArray[np.int64] = cpus["softirq_ns"].sum(axis=1, dtype=np.int64)
-        return busy + cpus["irq_ns"].astype(np.int64)
-
     def __enter__(self) -> Self:
         self.start()
         return self

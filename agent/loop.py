@@ -31,14 +31,13 @@ from agent.control.controller import Controller
 from agent.control.degrade import DegradeLadder, Health
 from agent.control.events import ChangeEvent, Event
 from agent.control.journal import Journal, require_complete, this_scope
-from agent.control.loadwatch import LoadWatch, Motion
 from agent.control.observation import InterfaceObservation, Observation
 from agent.control.plan import LaneReport
 from agent.errors import AgentError, ConflictError, PartialError, UsageError
 from agent.ffi.clocks import adjtimex_state, clock_pairs
 from agent.ffi.mempolicy import bind_memory, migrate_own_memory
 from agent.ffi.phc import Phc
-from agent.ffi.records import HIST_BUCKETS, WINDOW_DTYPE, WindowArray
+from agent.ffi.records import WINDOW_DTYPE, WindowArray
 from agent.fixes import IdleLimit, binds_memory
 from agent.hooks import read_facts
 from agent.host.activity import traced
@@ -63,10 +62,6 @@ if TYPE_CHECKING:
 
 # Three ticks: its delays and load need some packets, and reading them costs more than a tick.
 _CONTROL_NS = 600_000_000
-# While a change waits for its verdict each tick counts: what makes it worse is not left for long.
-_FLIGHT_NS = 200_000_000
-# Between ticks two counters are looked at: a load that moved is answered within some of these.
-_GLANCE_NS = 25_000_000
 _HEALTH_NS = 1_000_000_000
 _PAIRS = 5
 
@@ -138,7 +133,6 @@ class Loop:
         self._alignment = Alignment()
         self._journals: dict[str, Journal] = {}
         self._degrade = DegradeLadder()
-        self._load_watch = LoadWatch()
         self._notes: list[str] = []
         self.reports: list[LaneReport] = []
         """What the controller would do with each queue, and why: filled in when the run ends."""
@@ -223,7 +217,6 @@ class Loop:
         """Start the tracepoints that tell why a queue is slow; where the kernel refuses, the run goes on without."""
         try:
             self._irq_trace.start()
-            self._load_watch.rebase()  # its counters begin anew
         except AgentError as error:
             self._notes.append(f"interrupts and softirqs are not traced: {error.what}")
 
@@ -315,14 +308,15 @@ class Loop:
         due, control_due, health_due = start, start + _CONTROL_NS, start + _HEALTH_NS
         while True:
             due += self._tick_ns
-            ended_by = self._wait_until(due)
+            wait_s = max(0.0, (due - time.monotonic_ns()) / 1e9)
+            ended_by = wait_for_end_signal(wait_s)
             if ended_by is not None:
                 return ended_by
             began = time.monotonic_ns()
             self._tick(began)
             if began >= control_due:
                 self._control(began)
-                control_due = began + (_FLIGHT_NS if self._controller.in_flight else _CONTROL_NS)
+                control_due = began + _CONTROL_NS
             if began >= health_due:
                 self._keep_up(began)
                 health_due = began + _HEALTH_NS
@@ -337,33 +331,6 @@ class Loop:
                 return self._output.closed_reason
             if all(watch.gone for watch in self._watches):
                 return "nothing is left to capture on"
-
-    def _wait_until(self, due_ns: int) -> str | None:
-        """Wait for a tick, with glances at the load meanwhile; returns the signal that ended it, if any."""
-        while True:
-            now_ns = time.monotonic_ns()
-            until_ns = min(due_ns, now_ns + _GLANCE_NS)
-            ended_by = wait_for_end_signal(max(0, until_ns - now_ns) / 1e9)
-            now_ns = time.monotonic_ns()
-            if ended_by is not None or now_ns >= due_ns:
-                return ended_by
-            self._glance(now_ns)
-
-    def _glance(self, mono_ns: int) -> None:
-        """Has the load moved? Then the controller answers now, by what the span between two glances shows."""
-        busy_ns = self._irq_trace.busy_ns()
-        if busy_ns is None:
-            return
-        counts = np.zeros(HIST_BUCKETS, dtype=np.uint32)
-        for watch in self._watches:
-            if not watch.gone:
-                counts += watch.capture.hook_counts()
-        motion = self._load_watch.look(mono_ns, busy_ns, counts)
-        if motion is Motion.STEADY and not self._controller.urgent:
-            return
-        if motion is Motion.MOVED:
-            self._tell(self._controller.load_moved(mono_ns))
-        self._control(mono_ns)
 
     def _tick(self, mono_ns: int) -> None:
         """Ring → array → clock → the kernel's model, for every interface."""
@@ -508,7 +475,6 @@ class Loop:
         """Events of the controller, as frames; a change on the packets' way is announced to the clocks."""
         for event in events:
             if isinstance(event, ChangeEvent):
-                self._load_watch.rebase()
                 for watch in self._watches:
                     if watch.interface.name == event.ifname:
                         watch.clocks.setting_changed(

@@ -9,17 +9,13 @@ P(W > t) = ρ·exp(−t·(1−ρ)/R) (exact for exponential bursts; Kleinrock, Q
 R is fitted on each CPU from what is measured there, a bias from what the changes turned out to be. User load
 does not delay softirq work and only breaks ties, until softirq and user load together fill the CPU: then
 ksoftirqd has to share it.
-
-A polling thread (threaded NAPI) waits for the scheduler as well: it finds a thread running with the probability u, the
-CPU's user utilisation, and waits for what is left of its slice S, P(W > t) = u·(1 − t/S), hence S·(1 − (1−p)/u).
-S is fitted like R.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,7 +34,6 @@ _RATE_TAU_S = 1.0
 _REMEMBER_NS = 60_000_000_000
 _FRESH_NS = 2_000_000_000
 _LIKE_LOAD = 0.1
-_LIKE_USER = 0.25
 _MIN_PACKETS = 100
 _BASE_QUANTILE = 0.1
 _PRIOR_RESIDUAL_NS = 30_000.0
@@ -54,10 +49,6 @@ _USER_NS = 2_000.0
 _PATH_NS = 5_000.0
 _CONSUMER_NS = 5_000.0
 _OVERCOMMIT_NS = 1_000_000.0
-_PRIOR_SLICE_NS = 2_800_000.0
-_SLICE_RANGE_NS = (100_000.0, 30_000_000.0)
-_BUSY_USER = 0.2
-_CELLS_KEPT = 8
 _MAX_BIAS = 1.5
 
 FloatArray = npt.NDArray[np.float64]
@@ -90,9 +81,7 @@ class _Cell:
 
     counts: npt.NDArray[np.float64]
     mono_ns: int
-    soft: float = 0.0
-    user: float = 0.0
-    """The CPU's load meanwhile."""
+    soft: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +98,6 @@ class LaneRecord:
     """The history of one lane (the queues that one lever moves together)."""
 
     cells: dict[int, _Cell] = field(default_factory=dict)
-    """By CPU, under the load that there is now, or was when it last ran there."""
-    remembered: dict[int, deque[_Cell]] = field(default_factory=dict)
-    """By CPU, under loads that there were before."""
-    in_thread: bool = False
-    """It is polled by a thread: the scheduler decides when."""
     recent: deque[tuple[int, npt.NDArray[np.int64]]] = field(default_factory=deque)
     """(mono ns, growth over all CPUs) of the latest ticks."""
     rate_pps: float = 0.0
@@ -125,37 +109,8 @@ class LaneRecord:
     def forget(self) -> None:
         """Drop what was measured: another delay is measured from now on."""
         self.cells.clear()
-        self.remembered.clear()
         self.recent.clear()
         self.hook = None
-
-    def load_moved(self) -> None:
-        """Keep what was measured as of another load, and measure anew."""
-        for cpu, cell in self.cells.items():
-            if cell.counts.sum() >= _MIN_PACKETS:
-                self.remembered.setdefault(cpu, deque(maxlen=_CELLS_KEPT)).append(cell)
-        self.cells.clear()
-        self.recent.clear()
-        self.hook = None
-
-    def measured(self) -> Iterator[_Cell]:
-        """All that is known, under any load."""
-        yield from self.cells.values()
-        for cells in self.remembered.values():
-            yield from cells
-
-    def like(self, cpu: int, soft: float, user: float, since_ns: int) -> FloatArray | None:
-        """Delays measured on a CPU under such a load, the latest; None where there are none since then."""
-        for cell in reversed([*self.remembered.get(cpu, ()), *filter(None, [self.cells.get(cpu)])]):
-            if (
-                cell.mono_ns > since_ns
-                and cell.counts.sum() >= _MIN_PACKETS
-                and abs(soft - cell.soft) <= _LIKE_LOAD
-                and (not self.in_thread or abs(user - cell.user) <= _LIKE_USER)
-            ):
-                counts: FloatArray = cell.counts
-                return counts
-        return None
 
     def where(self, now_ns: int) -> dict[int, float]:
         """CPU → share of the delays measured lately."""
@@ -198,8 +153,6 @@ class DelayModel:
         self.cpus: dict[int, CpuState] = {}
         self.service_ns = _PRIOR_SERVICE_NS
         self.log_bias = 0.0
-        self.residual_ns = _PRIOR_RESIDUAL_NS
-        self.slice_ns = _PRIOR_SLICE_NS
         self._consumers: CpuMask = CpuMask()
 
     # ---- learning --------------------------------------------------------------------------------------------
@@ -219,11 +172,6 @@ class DelayModel:
         # A consumer that may run anywhere says nothing about where to keep away.
         pinned = [mask for mask in consumers if len(mask) <= 2]
         self._consumers = CpuMask.of(cpu for mask in pinned for cpu in mask)
-
-    def load_moved(self) -> None:
-        """The next load is another one: it is not averaged with those before."""
-        for state in self.cpus.values():
-            state.seen = False
 
     def observe_lane(
         self,
@@ -248,13 +196,13 @@ class DelayModel:
             grown = counts if grown is None else grown + counts
             cell = record.cells.get(cpu)
             if cell is None or now_ns - cell.mono_ns > _FRESH_NS:
-                cell = record.cells[cpu] = _Cell(np.zeros(HIST_BUCKETS), 0)
+                cell = record.cells[cpu] = _Cell(np.zeros(HIST_BUCKETS), 0, 0.0)
             # Cells fade while they are in use; one that fell out of use stays as it was: what is remembered of it.
             if cell.mono_ns != now_ns:
                 cell.counts *= keep
             cell.counts += counts
             cell.mono_ns = now_ns
-            cell.soft, cell.user = self.soft(cpu), self.user(cpu)
+            cell.soft = self.soft(cpu)
         if grown is not None:
             record.recent.append((now_ns, grown))
             while now_ns - record.recent[0][0] >= _FRESH_NS:
@@ -299,21 +247,16 @@ class DelayModel:
         state = self.cpus.get(cpu)
         return state.soft if state else 0.0
 
-    def user(self, cpu: int) -> float:
-        """Smoothed share of a CPU that is neither idle nor softirqs and interrupts; 0 where never seen."""
-        state = self.cpus.get(cpu)
-        return state.user if state else 0.0
-
     def own_share(self, record: LaneRecord) -> float:
         """The share of a CPU that serving the lane takes."""
         return min(record.rate_pps * self.service_ns / 1e9, 0.9)
 
     def base_ns(self, records: Iterable[LaneRecord]) -> float:
-        """Delay of a packet that waits for nobody: the least 10th percentile on any CPU under any load; 0: unknown."""
+        """Delay of a packet that waits for nobody: the smallest 10th percentile on any CPU; 0 where unknown."""
         cells = [
             cell.counts
             for record in records
-            for cell in record.measured()
+            for cell in record.cells.values()
             if cell.counts.sum() >= _MIN_PACKETS
         ]
         return float(np.nanmin(hist_quantile(np.array(cells), _BASE_QUANTILE))) if cells else 0.0
@@ -324,10 +267,7 @@ class DelayModel:
         before_ns: dict[int, float] = {}
         for record in records:
             for cpu, cell in record.cells.items():
-                # A thread that waited for the scheduler says nothing about softirqs.
-                if now_ns - cell.mono_ns < _FRESH_NS and not (
-                    record.in_thread and self.user(cpu) > _BUSY_USER
-                ):
+                if now_ns - cell.mono_ns < _FRESH_NS:
                     by_cpu[cpu] = by_cpu.get(cpu, 0.0) + cell.counts
                     hook = record.hook_delay()
                     if hook is not None and cpu != record.poll_cpu():
@@ -343,36 +283,21 @@ class DelayModel:
                 fitted[cpu] = min(max(residual, _RESIDUAL_RANGE_NS[0]), _RESIDUAL_RANGE_NS[1])
         return fitted
 
-    def fit_slice(self, records: Iterable[LaneRecord], base_ns: float, now_ns: int) -> None:
-        """Learn how long polling threads wait for the scheduler where user load runs."""
-        for record in records:
-            for cpu, cell in record.cells.items():
-                user = self.user(cpu)
-                known = now_ns - cell.mono_ns < _FRESH_NS and cell.counts.sum() >= _MIN_PACKETS
-                if record.in_thread and known and user > _BUSY_USER:
-                    soft = float(wait_ns(np.array(min(self.soft(cpu), _SATURATION)), 0.99, self.residual_ns))
-                    wait = float(hist_quantile(cell.counts, 0.99)) - base_ns - soft
-                    low, high = _SLICE_RANGE_NS
-                    self.slice_ns += 0.25 * (min(max(wait / (1 - 0.01 / user), low), high) - self.slice_ns)
-
     def predictor(
         self, records: Sequence[LaneRecord], cpus: Sequence[int], node: int | None, now_ns: int
     ) -> Predictor:
         """What the lanes of one interface on NUMA node `node` may expect on these CPUs, from what is known now."""
         base_ns = self.base_ns(records)
         fitted = self.residuals(records, base_ns, now_ns)
-        if fitted:
-            self.residual_ns = float(np.median(list(fitted.values())))
-        self.fit_slice(records, base_ns, now_ns)
+        usual = float(np.median(list(fitted.values()))) if fitted else _PRIOR_RESIDUAL_NS
         states = [self.cpus.get(cpu, CpuState()) for cpu in cpus]
         return Predictor(
             cpus=tuple(cpus),
             soft=np.array([state.soft for state in states]),
             user=np.array([state.user for state in states]),
-            residual_ns=np.array([fitted.get(cpu, self.residual_ns) for cpu in cpus]),
+            residual_ns=np.array([fitted.get(cpu, usual) for cpu in cpus]),
             base_ns=base_ns,
             penalty_ns=np.array([self._penalty_ns(cpu, node) for cpu in cpus]),
-            slice_ns=self.slice_ns,
             scale=math.exp(self.log_bias),
             now_ns=now_ns,
         )
@@ -416,36 +341,32 @@ class Predictor:
     """Delay without any wait, as far as it was ever seen."""
     penalty_ns: FloatArray
     """What the CPU's place costs: another node, a busy sibling, a consumer there."""
-    slice_ns: float
-    """How long a polling thread waits at most for a thread that runs."""
     scale: float
     now_ns: int
 
     def p99_ns(self, record: LaneRecord, arriving: FloatArray, handover: Handover | None) -> FloatArray:
         """Predicted p99, [CPU, case]; `arriving[CPU, case]`: by how much each CPU's softirq share changes."""
         rho = np.clip(self.soft[:, None] + arriving, 0.0, _SATURATION)
-        p99 = self._delay_ns(rho, 0.99, handover, record.in_thread)
+        p99 = self._delay_ns(rho, 0.99, handover)
         for i, cpu in enumerate(self.cpus):
-            if cpu not in record.cells and cpu not in record.remembered:
-                continue
-            for case in range(rho.shape[1]):
-                counts = self._measured(record, cpu, float(rho[i, case]), float(self.user[i]))
-                if counts is not None:
-                    p99[i, case] = float(hist_quantile(counts, 0.99))
+            cell = record.cells.get(cpu)
+            if cell is not None and self._is_known(cell):
+                measured = float(hist_quantile(cell.counts, 0.99))
+                p99[i] = np.where(np.abs(rho[i] - cell.soft) <= _LIKE_LOAD, measured, p99[i])
         return p99
 
     def estimate(self, record: LaneRecord, cpu: int, arriving: float, handover: Handover | None) -> Estimate:
         """The same for one CPU and case, with p50 and where it is from."""
         i = self.cpus.index(cpu)
         rho = np.clip(self.soft[:, None] + arriving, 0.0, _SATURATION)
-        counts = self._measured(record, cpu, float(rho[i, 0]), float(self.user[i]))
-        if counts is not None:
-            p50, p99 = hist_quantile(counts, [0.5, 0.99])
+        cell = record.cells.get(cpu)
+        if cell is not None and self._is_known(cell) and abs(float(rho[i, 0]) - cell.soft) <= _LIKE_LOAD:
+            p50, p99 = hist_quantile(cell.counts, [0.5, 0.99])
             return Estimate(float(p50), float(p99), "measured")
-        p50, p99 = (float(self._delay_ns(rho, p, handover, record.in_thread)[i, 0]) for p in (0.5, 0.99))
+        p50, p99 = (float(self._delay_ns(rho, p, handover)[i, 0]) for p in (0.5, 0.99))
         return Estimate(p50, p99, "predicted")
 
-    def _delay_ns(self, rho: FloatArray, p: float, handover: Handover | None, in_thread: bool) -> FloatArray:
+    def _delay_ns(self, rho: FloatArray, p: float, handover: Handover | None) -> FloatArray:
         residual = self.residual_ns[:, None]
         waits = wait_ns(rho, p, residual)
         base: FloatArray | float = self.base_ns
@@ -463,14 +384,11 @@ class Predictor:
                 )
                 waits = np.where(polls, longer, np.hypot(before, waits))
                 base = np.where(polls, hook.base_ns, np.minimum(self.base_ns, hook.base_ns + _HOP_NS))
-        user = self.user[:, None]
-        if in_thread:
-            waits = waits + self.slice_ns * np.maximum(0.0, 1 - (1 - p) / np.maximum(user, 1e-9))
-        fixed = base + self.penalty_ns[:, None] + _overcommit_ns(rho, user)
+        fixed = base + self.penalty_ns[:, None] + _overcommit_ns(rho, self.user[:, None])
         return np.asarray(self.scale * (fixed + waits))
 
-    def _measured(self, record: LaneRecord, cpu: int, soft: float, user: float) -> FloatArray | None:
-        return record.like(cpu, soft, user, self.now_ns - _REMEMBER_NS)
+    def _is_known(self, cell: _Cell) -> bool:
+        return self.now_ns - cell.mono_ns < _REMEMBER_NS and bool(cell.counts.sum() >= _MIN_PACKETS)
 
 
 def wait_ns(rho: FloatArray, p: float, residual_ns: FloatArray | float) -> FloatArray:

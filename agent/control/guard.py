@@ -19,11 +19,7 @@ _MIN_PACKETS = 200
 _HARM = 1.25
 _HARM_NS = 2_000.0
 _DISASTER = 2.0
-# What is much worse shows before a change has settled; the packets that it overtook are over by then.
-_EARLY_NS = 100_000_000
 _LOAD_MOVED = 0.25
-# Of a baseline shorter than this, as of a load that has just moved, the shares are too noisy for that: twice as much.
-_SHORT_BASELINE_S = 0.3
 _MORE_INTERRUPTS = 1.1
 
 
@@ -120,28 +116,12 @@ class Guard:
             waited = now_ns - flight.since_ns
             if waited >= self.timing.settle_ns and (in_effect or waited >= self.timing.in_effect_ns):
                 flight.judging_since_ns = now_ns
-            early = self._judge_early(flight) if waited >= _EARLY_NS and in_effect else None
-            if early is not None:
-                self._flight = None
-            return early
+            return None
         flight.judged.append(tick)
         verdict = self._judge(flight, now_ns)
         if verdict is not None:
             self._flight = None
         return verdict
-
-    def _judge_early(self, flight: _Flight) -> Verdict | None:
-        """Undo what is much worse before it has settled, by all ticks but the first, in which it came."""
-        if flight.plan.source == "tx":
-            return None
-        moved = {queue for change in flight.plan.changes for queue in change.queues}
-        before, after = _span(flight.baseline, moved), _span(flight.settling[1:], moved)
-        return self._much_worse(flight, before, after)
-
-    def _much_worse(self, flight: _Flight, before: Figures, after: Figures) -> Verdict | None:
-        if after.n >= _MIN_PACKETS and after.p99_low_ns > _DISASTER * before.p99_high_ns:
-            return self._verdict(flight, "rolled_back", "p99 got much worse at once", before, after)
-        return None
 
     def _judge(self, flight: _Flight, now_ns: int) -> Verdict | None:
         elapsed = now_ns - flight.judging_since_ns
@@ -152,9 +132,8 @@ class Guard:
             return self._judge_tx(flight) if due else None
         moved = {queue for change in flight.plan.changes for queue in change.queues}
         before, after = _span(flight.baseline, moved), _span(flight.judged, moved)
-        worse = self._much_worse(flight, before, after)
-        if worse is not None:
-            return worse
+        if after.n >= _MIN_PACKETS and after.p99_low_ns > _DISASTER * before.p99_high_ns:
+            return self._verdict(flight, "rolled_back", "p99 got much worse at once", before, after)
         if not due:
             return None
         if after.n < _MIN_PACKETS:
@@ -234,7 +213,7 @@ def _without_effect(flight: _Flight) -> str:
 
 def _span(ticks: Sequence[TickSample], queues: set[int]) -> Figures:
     # A jump is tagged some packets after it came: the tick before the tag is as unsure.
-    told_later = [*(tick.disturbed for tick in ticks[1:]), False][: len(ticks)]
+    told_later = [*(tick.disturbed for tick in ticks[1:]), False]
     rows = [
         sum(tick.lanes[queue] for queue in queues if queue in tick.lanes)
         for tick, late in zip(ticks, told_later, strict=True)
@@ -281,11 +260,9 @@ def _more(before: Sequence[TickSample], after: Sequence[TickSample], what: str) 
 
 def _load_moved(flight: _Flight) -> str:
     """Which CPU's softirq load changed by more than the change itself can explain, in words; empty for none."""
-    is_short = sum(tick.seconds for tick in flight.baseline) < _SHORT_BASELINE_S
-    allowed = 2 * _LOAD_MOVED if is_short else _LOAD_MOVED
     for cpu, own in flight.own_shares.items():
         difference = _soft_change(flight, cpu)
-        low, high = min(0.0, 3 * own) - allowed, max(0.0, 3 * own) + allowed
+        low, high = min(0.0, 3 * own) - _LOAD_MOVED, max(0.0, 3 * own) + _LOAD_MOVED
         if not low <= difference <= high:
             return f"the softirq load of CPU {cpu} moved by {difference:+.0%} meanwhile"
     return ""

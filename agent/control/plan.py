@@ -20,8 +20,6 @@ from agent.host.masks import CpuMask
 MIN_GAIN = 0.2
 MIN_GAIN_NS = 5_000.0
 MIN_PACKETS = 100
-TOO_FEW_PACKETS = "too few packets"
-"""What decides where too little is measured to tell."""
 _IMPOSSIBLE = 1e15
 
 
@@ -154,7 +152,7 @@ def plan_interface(
         return _nothing(
             ifname,
             f"too few packets to tell: {most} measured lately, {MIN_PACKETS} wanted",
-            TOO_FEW_PACKETS,
+            "too few packets",
         )
     chooser = _Chooser(ready, figures, cpus, model, limits, now_ns)
     moves = chooser.moves()
