@@ -15,13 +15,13 @@ from tests.kernel.conftest import MakeTestbed
 
 pytestmark = pytest.mark.kernel
 
-SECONDS = 6
+SECONDS = 8
 
 
 @pytest.fixture
 def recording(testbed: MakeTestbed, tmp_path: Path) -> Path:
     """The telemetry of a run that changes settings, on two switches' clocks, one of which jumps."""
-    bed = testbed(jump_ns=250_000, jump_at_s=4.0, wander_ppb_per_sqrt_s=50.0)
+    bed = testbed(jump_ns=250_000, jump_at_s=6.5, wander_ppb_per_sqrt_s=50.0)
     bed.add_switch(9, -40_000)
     bed.start_traffic()
     bed.start_noise()
