@@ -705,26 +705,23 @@ void agent_tracks_forget(struct agent_tracks *t, int keep)
 	t->height = 0.0;
 }
 
-void agent_tracks_hold(const struct agent_tracks *t, const double *time_s, int n, double *out)
+/* What each expert expects at a time; NaN while it can't tell. */
+static double hold_at(const struct agent_tracks *t, double time_s)
 {
-	int i;
-
-	for (i = 0; i < n; i++)
-		out[i] = t->held_span_s > 0.0
-			     ? t->offset[t->newest] + t->held_rate * (time_s[i] - t->time_s[t->newest])
-			     : NAN;
+	if (!(t->held_span_s > 0.0))
+		return NAN;
+	return t->offset[t->newest] + t->held_rate * (time_s - t->time_s[t->newest]);
 }
 
-void agent_tracks_line(const struct agent_tracks *t, const double *time_s, int n, double *out)
+static double line_at(const struct agent_tracks *t, double time_s)
 {
 	const struct agent_line *line = best_line(t);
-	int i;
 
-	for (i = 0; i < n; i++)
-		out[i] = line ? line->intercept + line->slope * (time_s[i] - t->time_s[t->newest]) : NAN;
+	return line ? line->intercept + line->slope * (time_s - t->time_s[t->newest]) : NAN;
 }
 
-void agent_tracks_autoregression(const struct agent_tracks *t, const double *time_s, int n, double *out)
+/* Likewise, at each of n ascending times. */
+static void autoregression_at(const struct agent_tracks *t, const double *time_s, int n, double *out)
 {
 	double lag[AGENT_AR_LAGS], x[AGENT_AR_COEFFICIENTS];
 	double height = t->height, gone = 0.0, at, limit;
@@ -934,12 +931,12 @@ static void consult(const struct agent_bank *bank, const struct agent_tracks *tr
 		c->offset[v] = bank_at[v - FREE].mean;
 		c->var[v] = bank_at[v - FREE].var;
 	}
-	agent_tracks_hold(tracks, &at_s, 1, &c->offset[HOLD]);
-	agent_tracks_line(tracks, &at_s, 1, &c->offset[LINE]);
+	c->offset[HOLD] = hold_at(tracks, at_s);
+	c->offset[LINE] = line_at(tracks, at_s);
 	if (ar)
 		c->offset[AUTOREGRESSION] = *ar;
 	else
-		agent_tracks_autoregression(tracks, &at_s, 1, &c->offset[AUTOREGRESSION]);
+		autoregression_at(tracks, &at_s, 1, &c->offset[AUTOREGRESSION]);
 	c->offset[RECURRENT] = NAN;
 }
 
@@ -1027,7 +1024,7 @@ void agent_mixture_forecast(const struct agent_mixture *m, const struct agent_ba
 
 	for (i = 0; i < m->n_horizons; i++)
 		at[i] = time_s + m->horizons[i].span_s;
-	agent_tracks_autoregression(tracks, at, m->n_horizons, ar);
+	autoregression_at(tracks, at, m->n_horizons, ar);
 	for (i = 0; i < m->n_horizons; i++) {
 		const struct agent_horizon *h = &m->horizons[i];
 		struct mixed mixed;

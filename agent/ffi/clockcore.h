@@ -120,10 +120,6 @@ void agent_tracks_add(struct agent_tracks *tracks, double time_s, double offset)
 void agent_tracks_shift(struct agent_tracks *tracks, double offset);
 /* Forgets all points but the newest `keep`, and the rates: the frequency is another. */
 void agent_tracks_forget(struct agent_tracks *tracks, int keep);
-/* Offset expected at each of n ascending times, NaN while an expert can't tell. */
-void agent_tracks_hold(const struct agent_tracks *tracks, const double *time_s, int n, double *out);
-void agent_tracks_line(const struct agent_tracks *tracks, const double *time_s, int n, double *out);
-void agent_tracks_autoregression(const struct agent_tracks *tracks, const double *time_s, int n, double *out);
 
 /* --- the mixture ---------------------------------------------------------------------------------- */
 
