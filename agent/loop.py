@@ -357,7 +357,6 @@ class Loop:
             frames.append(self._encoder.inputs(name, watch.clocks.base_delay_ns, inputs))
             reports = watch.clocks.tick(windows, inputs)
             self._notes += [f"{name}: {change.text}" for change in watch.clocks.ptp.take_changes()]
-            live = set(np.unique(windows["clock_key"]).tolist())
             for clock, report in reports:
                 clock_name = ClockName(name, clock.kind, clock.key)
                 readings.append(Reading(clock_name, report, clock.base_delay_limit_ns))
@@ -365,7 +364,7 @@ class Loop:
                     watch.models.write(clock.key, report.model)
                 jumped = any(tag.kind in JUMPS for tag in report.tags)
                 # A clock that no packet shows any more spoils no delay.
-                if clock.key in live:
+                if clock.key in windows["clock_key"]:
                     watch.disturbed |= jumped or report.state not in ("tracking", "relative")
                 frames.append(self._encoder.clock(name, clock.kind, report))
             if watch.rewrite is not None:

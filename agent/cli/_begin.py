@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import resource
-import socket
 
-from agent.errors import UsageError
 from agent.host.rtnl import require_answers
 from agent.options import RunOptions, read_options, require_root
 
@@ -30,15 +28,4 @@ def begin(args: argparse.Namespace, command: str) -> RunOptions:
 
         enter_netns(options.netns)
     require_answers()
-    for name in options.interfaces:
-        interface_index(name)
     return options
-
-
-def interface_index(ifname: str) -> int:
-    """The index of an interface of this namespace. Raises `UsageError` where there is none."""
-    try:
-        return socket.if_nametoindex(ifname)
-    except OSError as error:
-        names = ", ".join(sorted(name for _, name in socket.if_nameindex()))
-        raise UsageError(f"no such interface {ifname!r}", f"interfaces here: {names or 'none'}") from error

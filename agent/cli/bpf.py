@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from agent.cli._begin import begin, interface_index
+from agent.cli._begin import begin
 from agent.errors import UsageError
 from agent.options import add_capture_arguments, require_root
 
@@ -69,7 +70,7 @@ def _verify(args: argparse.Namespace) -> int:
         source = ProgramSet(
             name,
             device_bound=("xdp_capture_meta",) if bound else (),
-            ifindex=interface_index(args.ifname) if bound else 0,
+            ifindex=_interface_index(args.ifname) if bound else 0,
         )
         with load("libbpf", source) as loaded:
             for program, fd in loaded.programs.items():
@@ -154,7 +155,7 @@ def _detach(args: argparse.Namespace) -> int:
         enter_netns(args.netns)
     from agent.pins import unpin
 
-    ifindex = interface_index(args.ifname)
+    ifindex = _interface_index(args.ifname)
     names = unpin(ifindex)
     print(
         f"{args.ifname}: detached {', '.join(names)}"
@@ -162,3 +163,11 @@ def _detach(args: argparse.Namespace) -> int:
         else f"{args.ifname}: nothing of ours was attached"
     )
     return 0
+
+
+def _interface_index(ifname: str) -> int:
+    """The index of an interface. Raises `UsageError` where there is none."""
+    try:
+        return socket.if_nametoindex(ifname)
+    except OSError as error:
+        raise UsageError(f"no such interface {ifname!r}", "`ip link` lists them") from error

@@ -7,10 +7,14 @@ import json
 import math
 import sys
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from agent.cli._begin import begin
 from agent.options import add_run_arguments
 from agent.signals import hold_end_signals
+
+if TYPE_CHECKING:
+    from agent.telemetry.schema import Frame
 
 _DEFAULT_SECONDS = 4.0
 
@@ -38,8 +42,15 @@ def run(args: argparse.Namespace) -> int:
     from agent.telemetry.output import NoOutput
 
     seconds = options.seconds or _DEFAULT_SECONDS
-    print(f"measuring for {seconds:g} s …", file=sys.stderr)
-    loop = Loop(replace(options, observe=True, refclock=None, seconds=seconds), NoOutput())
+
+    class Announcing(NoOutput):
+        """Says how long it takes, once the interfaces are there."""
+
+        def put(self, frame: Frame, *, keep: bool = False) -> None:
+            if frame["t"] == "hello":
+                print(f"measuring for {seconds:g} s …", file=sys.stderr)
+
+    loop = Loop(replace(options, observe=True, refclock=None, seconds=seconds), Announcing())
     loop.run()
     reports = loop.reports
     if not args.json:
