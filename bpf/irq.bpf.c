@@ -5,6 +5,11 @@
  *
  * Each program stands at the tracepoint of its name. A CPU's entry is written by that CPU alone: interrupts may come
  * in between of softirqs, but only add to fields of their own.
+ *
+ * Softirqs are all counted, but each vector is timed some 2,000 times a second at most: a busy link raises NET_RX for
+ * nearly every packet, and reading the clock three times for each would cost the path that is to be measured. One in
+ * 2^shift is timed, by chance, and stands for the others. Rare softirqs, and all of a CPU that is kept busy by few
+ * long ones, are timed one by one.
  */
 #include "compat.h"
 #include "records.h"
@@ -17,14 +22,28 @@
 #define IRQ_LINES_ENTRIES 1
 #endif
 
+/* A softirq timed sooner than this after the previous one of its vector halves how many are; one later than four
+ * times this doubles it. */
+#define TIMED_GAP_NS	500000ULL
+#define TIMED_SHIFT_MAX 6
+
+/* Which softirqs of one vector are timed. */
+struct timed {
+	__u32 skip;  /* so many go by before the next that is */
+	__u32 shift; /* one in 2^shift is */
+	__u64 last_ns;
+};
+
 /* Value of map "irq_cpus": behind what the agent reads, when what is going on now began. */
 struct irq_state {
 	struct irq_cpu told;
 	__u64 irq_began_ns;
-	__u64 softirq_began_ns;
-	__u64 irq_before_ns; /* told.irq_ns when the softirq began */
-	__u64 raised_ns;     /* NET_RX, by the first that raised it; 0: it isn't pending */
-	__u64 pad[2];	     /* no two CPUs share a cache line */
+	__u64 softirq_began_ns; /* 0: none is going on that is timed */
+	__u64 irq_before_ns;	/* told.irq_ns when the softirq began */
+	__u64 weight_shift;	/* of the softirq that is timed: it stands for 2^this */
+	__u64 raised_ns; /* NET_RX, by the first that raised it; 0: it isn't pending, or won't be timed */
+	struct timed timed[SOFTIRQS];
+	__u64 pad[5]; /* no two CPUs share a cache line */
 };
 
 /* Value of map "irq_lines". */
@@ -123,9 +142,23 @@ int softirq_raise(struct bpf_raw_tracepoint_args *ctx)
 	if (ctx->args[0] != SOFTIRQ_NET_RX)
 		return 0;
 	cpu = irq_cpu_at(bpf_get_smp_processor_id());
-	if (cpu && !cpu->raised_ns)
+	if (cpu && !cpu->timed[SOFTIRQ_NET_RX].skip && !cpu->raised_ns)
 		cpu->raised_ns = bpf_ktime_get_ns();
 	return 0;
+}
+
+/* Chooses the next one to be timed. Any number up to twice the mean is skipped as likely as another, so that no rhythm
+ * of the load is hit, or missed, every time. */
+static __always_inline void next_timed(struct timed *timed, __u64 now_ns)
+{
+	__u64 gap_ns = now_ns - timed->last_ns;
+
+	if (gap_ns < TIMED_GAP_NS && timed->shift < TIMED_SHIFT_MAX)
+		timed->shift++;
+	else if (gap_ns > 4 * TIMED_GAP_NS && timed->shift)
+		timed->shift--;
+	timed->skip = timed->shift ? bpf_get_prandom_u32() % ((2 << timed->shift) - 1) : 0;
+	timed->last_ns = now_ns;
 }
 
 /* (unsigned int vector) */
@@ -133,25 +166,34 @@ SEC("raw_tp")
 int softirq_entry(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct irq_state *cpu = irq_cpu_at(bpf_get_smp_processor_id());
-	__u64 now_ns, raised_ns;
-	__u32 bucket;
+	__u64 vector = ctx->args[0], now_ns, raised_ns;
+	struct timed *timed;
+	__u32 bucket, weight;
 
-	if (!cpu)
+	if (!cpu || vector >= SOFTIRQS)
 		return 0;
+	timed = &cpu->timed[vector];
+	if (timed->skip) {
+		timed->skip--;
+		return 0;
+	}
 	/* Before the clock is read: an interrupt may raise it anew in between. */
 	raised_ns = LOAD_ONCE(cpu->raised_ns);
 	compiler_barrier();
 	now_ns = bpf_ktime_get_ns();
 	cpu->softirq_began_ns = now_ns;
+	cpu->weight_shift = timed->shift;
+	weight = 1U << (timed->shift & 31);
 	compiler_barrier();
 	cpu->irq_before_ns = LOAD_ONCE(cpu->told.irq_ns);
-	if (ctx->args[0] == SOFTIRQ_NET_RX && raised_ns) {
+	if (vector == SOFTIRQ_NET_RX && raised_ns) {
 		bucket = hist_bucket(now_ns - raised_ns);
 		opaque(bucket);
 		if (bucket < HIST_BUCKETS)
-			cpu->told.rx_wait.bucket[bucket]++;
+			cpu->told.rx_wait.bucket[bucket] += weight;
 		cpu->raised_ns = 0;
 	}
+	next_timed(timed, now_ns);
 	return 0;
 }
 
@@ -160,16 +202,19 @@ SEC("raw_tp")
 int softirq_exit(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct irq_state *cpu = irq_cpu_at(bpf_get_smp_processor_id());
-	__u64 vector = ctx->args[0], in_irqs_ns;
+	__u64 vector = ctx->args[0], in_irqs_ns, took_ns;
 
-	if (!cpu || !cpu->softirq_began_ns || vector >= SOFTIRQS)
+	if (!cpu || vector >= SOFTIRQS)
+		return 0;
+	cpu->told.softirqs[vector]++;
+	if (!cpu->softirq_began_ns)
 		return 0;
 	/* Before the clock is read: an interrupt in between may count as the softirq's time, but none is taken off that
 	 * isn't in it, which could make the sum fall. */
 	in_irqs_ns = LOAD_ONCE(cpu->told.irq_ns) - cpu->irq_before_ns;
 	compiler_barrier();
-	cpu->told.softirq_ns[vector] += bpf_ktime_get_ns() - cpu->softirq_began_ns - in_irqs_ns;
-	cpu->told.softirqs[vector]++;
+	took_ns = bpf_ktime_get_ns() - cpu->softirq_began_ns - in_irqs_ns;
+	cpu->told.softirq_ns[vector] += took_ns << (cpu->weight_shift & 31);
 	cpu->softirq_began_ns = 0;
 	return 0;
 }

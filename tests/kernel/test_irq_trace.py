@@ -80,6 +80,28 @@ def test_other_vectors_have_no_wait(programs: BpfObject) -> None:
     assert not seen["rx_wait"]["bucket"].any()
 
 
+def test_of_many_softirqs_few_are_timed_and_stand_for_all(programs: BpfObject) -> None:
+    """Every one is counted; the waits of those that are timed add up to about as many, from fewer clock reads."""
+    many = 2_000
+    for _ in range(many):
+        run(programs, "softirq_raise", SOFTIRQ_NET_RX)
+        run(programs, "softirq_entry", SOFTIRQ_NET_RX)
+        run(programs, "softirq_exit", SOFTIRQ_NET_RX)
+    seen = programs.map("irq_cpus").mmap()[0]
+    assert seen["softirqs"][SOFTIRQ_NET_RX] == many
+    # Waits are skipped by chance: with one in 64 timed, the sum's standard deviation is a tenth of it.
+    assert many / 2 < seen["rx_wait"]["bucket"].sum() < 2 * many
+
+
+def test_softirqs_that_are_rare_are_all_timed(programs: BpfObject) -> None:
+    """A few long ones keep a CPU as busy as many short ones: none of them is left out."""
+    for _ in range(8):
+        run(programs, "softirq_entry", TIMER)
+        time.sleep(PAUSE_S)
+        run(programs, "softirq_exit", TIMER)
+    assert programs.map("irq_cpus").mmap()[0]["softirq_ns"][TIMER] >= 8 * PAUSE_NS
+
+
 def test_an_end_without_a_beginning_is_no_time(programs: BpfObject) -> None:
     """Attached in the middle of an interrupt, its end is all that is seen."""
     run(programs, "irq_handler_exit", IRQ, 0, 1)
