@@ -197,9 +197,10 @@ struct ptp_seen {
 
 /* Map "irq_cpus": array indexed by CPU, read through mmap; every field only grows (buckets are u32, and wrap). */
 struct irq_cpu {
-	__u64 irq_ns;		    /* in handlers of interrupts */
-	__u64 irqs;		    /* handlers called: several for an interrupt that devices share */
-	__u64 softirq_ns[SOFTIRQS]; /* by vector, less the interrupts that came in between; from those timed */
+	__u64 irq_ns; /* in handlers of interrupts */
+	__u64 irqs;   /* handlers called: several for an interrupt that devices share */
+	__u64
+	    softirq_ns[SOFTIRQS]; /* by vector, less the interrupts that came in between; from those timed */
 	__u64 softirqs[SOFTIRQS];
 	__u64 polls;		   /* of NAPIs, also those of threads and of busy-polling sockets */
 	__u64 polled;		   /* packets that these took */
