@@ -19,6 +19,9 @@ IntArray = npt.NDArray[np.int64]
 
 WAITS_US = (0, 100, 200, 400, 700, 1_000, 1_500, 2_000, 3_000, 5_000, 8_000, 12_000, 20_000, 35_000, 60_000)
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+# Until the next window holds, a consumer may get slower by this much, or its items as much more: half of a window's cost
+# is what it would be then. One that has no room to spare comes out worse, before it is chosen.
+_SLOWER = 1.25
 # Beyond the largest batch that was seen the service time is a guess; this much further is tried.
 _STRETCH = 2
 # A consumer as busy as this has no room for what is not expected.
@@ -26,8 +29,9 @@ _HEADROOM = 0.9
 # A target is aimed at with this much of it: what comes is not what was.
 _MARGIN = 0.9
 # Windows whose cost is this close are as good as each other: of them the one is taken that keeps the CPUs least busy.
-_ALIKE = 0.05
-# The present window is kept while it is twice as close as that, unless another keeps them less busy by this much.
+_ALIKE = 0.15
+# The present window is kept while it is within this, unless another keeps them less busy by as much as the latter.
+_KEPT = 0.2
 _HYSTERESIS = 0.1
 
 
@@ -49,6 +53,8 @@ class Candidate:
     max_items: int
     p99_ns: float
     mean_ns: float
+    slower_ns: float
+    """p99 + mean if the consumers were slower by a quarter."""
     busy: float
     """Share of the time that the consumers' handlers would run."""
     rate: float
@@ -56,8 +62,8 @@ class Candidate:
 
     @property
     def cost_ns(self) -> float:
-        """What is made small: the p99, which a few items decide, steadied by the mean, which all do."""
-        return self.p99_ns + self.mean_ns
+        """What is made small: the p99, which a few items decide, steadied by the mean, which all do; now and slower."""
+        return 0.5 * (self.p99_ns + self.mean_ns + self.slower_ns)
 
 
 class WindowPolicy:
@@ -74,7 +80,7 @@ class WindowPolicy:
         """The window for arrivals like `streams`, int64[n] ns each, of which at least one has items.
 
         `largest` is the largest batch that was seen, `before_ns` the p99 of the delay before items reach a consumer.
-        One coordinate after the other is searched, the waits at the present size and then the sizes.
+        Waits are tried at the present size, sizes with the wait that fills them, and then with the best wait.
         """
         sizes = [size for size in SIZES if size <= _STRETCH * largest]
         expected = max(rate_per_s(stream) for stream in streams)
@@ -84,6 +90,7 @@ class WindowPolicy:
             self._window, self._begun = (0, sizes[-1]), True
         tried = [_try(*self._window, streams, service)]
         tried += [_try(wait, self._window[1], streams, service) for wait in WAITS_US]
+        tried += [_try(_wait_for(size, expected), size, streams, service) for size in sizes]
         best = self._best(tried, floor, before_ns)
         tried += [_try(best.max_wait_us, size, streams, service) for size in sizes]
         best = self._best(tried, floor, before_ns)
@@ -95,7 +102,7 @@ class WindowPolicy:
         good = self._good(tried, floor, before_ns, _ALIKE)
         best = min(good, key=lambda candidate: (candidate.busy, candidate.cost_ns))
         present = tried[0]
-        is_kept = present in self._good(tried, floor, before_ns, 2 * _ALIKE)
+        is_kept = present in self._good(tried, floor, before_ns, _KEPT)
         return present if is_kept and best.busy > (1.0 - _HYSTERESIS) * present.busy else best
 
     def _good(
@@ -118,7 +125,31 @@ class WindowPolicy:
         return [candidate for candidate in served if candidate.cost_ns <= (1.0 + alike) * least_ns]
 
 
+def _wait_for(items: int, per_s: float) -> int:
+    """The least wait, us, in which so many items are expected; the longest if none is long enough."""
+    return next((wait for wait in WAITS_US if wait * per_s >= 1e6 * (items - 1)), WAITS_US[-1])
+
+
 def _try(max_wait_us: int, max_items: int, streams: Sequence[IntArray], service: ServiceModel) -> Candidate:
+    slower = ServiceModel(_SLOWER * service.base_ns, _SLOWER * service.item_ns, _SLOWER * service.residual_ns)
+    p99_ns, mean_ns, busy = _replay(max_wait_us, max_items, streams, service)
+    slower_p99_ns, slower_mean_ns, _ = _replay(max_wait_us, max_items, streams, slower)
+    largest_ns = service.base_ns + service.item_ns * max_items + float(np.mean(service.residual_ns))
+    return Candidate(
+        max_wait_us,
+        max_items,
+        p99_ns=p99_ns,
+        mean_ns=mean_ns,
+        slower_ns=slower_p99_ns + slower_mean_ns,
+        busy=busy,
+        rate=max_items * 1e9 / max(largest_ns, 1.0),
+    )
+
+
+def _replay(
+    max_wait_us: int, max_items: int, streams: Sequence[IntArray], service: ServiceModel
+) -> tuple[float, float, float]:
+    """p99 and mean of the latency, ns, and the share of the time that the handlers would run."""
     latencies, busy_ns, span_ns = [], 0.0, 0
     for stream in streams:
         latency_ns, busy = replay_batches(stream, service, max_wait_us * 1_000, max_items)
@@ -127,12 +158,5 @@ def _try(max_wait_us: int, max_items: int, streams: Sequence[IntArray], service:
         span_ns += int(stream[-1] - stream[0])
     every_ns = np.concatenate(latencies)
     rank = int(0.99 * len(every_ns))
-    largest_ns = service.base_ns + service.item_ns * max_items + float(np.mean(service.residual_ns))
-    return Candidate(
-        max_wait_us,
-        max_items,
-        p99_ns=float(np.partition(every_ns, rank)[rank]),
-        mean_ns=float(every_ns.mean()),
-        busy=busy_ns / span_ns if span_ns else 1.0,
-        rate=max_items * 1e9 / max(largest_ns, 1.0),
-    )
+    p99_ns = float(np.partition(every_ns, rank)[rank])
+    return p99_ns, float(every_ns.mean()), busy_ns / span_ns if span_ns else 1.0

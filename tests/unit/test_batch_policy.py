@@ -38,9 +38,15 @@ def settle(goal: Goal, arrivals: IntArray, service: ServiceModel, *, largest: in
 
 
 def cost_ns(arrivals: IntArray, service: ServiceModel, max_wait_us: int, max_items: int) -> float:
-    """The sum of p99 and mean that a window comes to."""
-    latency, _ = replay_batches(arrivals, service, 1_000 * max_wait_us, max_items)
-    return float(np.sort(latency)[int(0.99 * len(latency))] + latency.mean())
+    """The sum of p99 and mean that a window comes to, on average of now and of a service slower by a quarter."""
+    sums = []
+    for slower in (1.0, 1.25):
+        slowed = ServiceModel(
+            slower * service.base_ns, slower * service.item_ns, slower * service.residual_ns
+        )
+        latency, _ = replay_batches(arrivals, slowed, 1_000 * max_wait_us, max_items)
+        sums.append(np.sort(latency)[int(0.99 * len(latency))] + latency.mean())
+    return float(np.mean(sums))
 
 
 @pytest.mark.parametrize("service", [FAST, SLOW_START])
@@ -48,10 +54,18 @@ def cost_ns(arrivals: IntArray, service: ServiceModel, max_wait_us: int, max_ite
     "arrivals", [poisson(50), poisson(1_000), poisson(2_500), bursts(1_000, 8, 100), bursts(800, 16, 200)]
 )
 def test_without_a_target_it_is_near_the_least_latency(arrivals: IntArray, service: ServiceModel) -> None:
-    """p99 + mean is within 12 % of the best of all windows that serve these arrivals."""
+    """p99 + mean is within 20 % of the best of all windows, for less work of the consumers."""
     chosen = settle(Goal(), arrivals, service)
     least = min(cost_ns(arrivals, service, wait, size) for wait in WAITS_US for size in SIZES)
-    assert cost_ns(arrivals, service, chosen.max_wait_us, chosen.max_items) <= 1.12 * least
+    assert cost_ns(arrivals, service, chosen.max_wait_us, chosen.max_items) <= 1.2 * least
+
+
+def test_a_window_has_room_for_a_slower_service() -> None:
+    """Batches of one would serve these best, as long as nothing gets slower: too many would wait if it did."""
+    even = np.arange(0, 2_000 * MS, MS)
+    tight = ServiceModel(0.85 * MS, 0.1 * MS, np.zeros(1))
+    assert cost_ns(even, tight, 0, 1) > 20 * MS
+    assert settle(Goal(), even, tight).max_items >= 2
 
 
 def test_a_burst_is_waited_for() -> None:

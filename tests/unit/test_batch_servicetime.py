@@ -61,6 +61,18 @@ def test_it_follows_a_change() -> None:
     assert model.base_ns + 6 * model.item_ns == pytest.approx(2 * (BASE_NS + 6 * ITEM_NS), rel=0.10)
 
 
+def test_a_slower_spell_with_larger_batches_is_no_slope() -> None:
+    """Whenever the consumer is slower more items wait, so batches are larger: the line's shape stays what it is."""
+    rng, fit = np.random.default_rng(4), ServiceTime()
+    for spell in range(20):
+        slower = 1.0 + 0.5 * (spell % 2)
+        sizes = rng.poisson(2 + 3 * (spell % 2), 150) + 1
+        took = slower * (BASE_NS + ITEM_NS * sizes) * (1.0 + 0.05 * rng.standard_normal(150))
+        fit.observe(sizes.astype(np.int64), took.astype(np.int64))
+    model = fit.model()
+    assert model.base_ns / model.item_ns == pytest.approx(BASE_NS / ITEM_NS, rel=0.2)
+
+
 def test_a_change_is_in_the_residuals_at_once() -> None:
     """What a replay draws has the right mean when 64 batches have been slower, before the line has moved."""
     fit = ServiceTime()
