@@ -19,8 +19,8 @@ IntArray = npt.NDArray[np.int64]
 
 WAITS_US = (0, 100, 200, 400, 700, 1_000, 1_500, 2_000, 3_000, 5_000, 8_000, 12_000, 20_000, 35_000, 60_000)
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-# Until the next window holds, a consumer may get slower by this much, or its items as much more: half of a window's cost
-# is what it would be then. One that has no room to spare comes out worse, before it is chosen.
+# Until the next window holds, a consumer may get slower by this much, or its items as much more: half of what a window
+# costs is what it would cost then. One that has no room to spare comes out worse, before it is chosen.
 _SLOWER = 1.25
 # Beyond the largest batch that was seen the service time is a guess; this much further is tried.
 _STRETCH = 2
