@@ -29,9 +29,9 @@ _HEADROOM = 0.9
 # A target is aimed at with this much of it: what comes is not what was.
 _MARGIN = 0.9
 # Windows whose cost is this close are as good as each other: of them the one is taken that keeps the CPUs least busy.
-_ALIKE = 0.15
+_ALIKE = 0.05
 # The present window is kept while it is within this, unless another keeps them less busy by as much as the latter.
-_KEPT = 0.2
+_KEPT = 0.1
 _HYSTERESIS = 0.1
 
 

@@ -54,10 +54,10 @@ def cost_ns(arrivals: IntArray, service: ServiceModel, max_wait_us: int, max_ite
     "arrivals", [poisson(50), poisson(1_000), poisson(2_500), bursts(1_000, 8, 100), bursts(800, 16, 200)]
 )
 def test_without_a_target_it_is_near_the_least_latency(arrivals: IntArray, service: ServiceModel) -> None:
-    """p99 + mean is within 20 % of the best of all windows, for less work of the consumers."""
+    """p99 + mean is within 12 % of the best of all windows."""
     chosen = settle(Goal(), arrivals, service)
     least = min(cost_ns(arrivals, service, wait, size) for wait in WAITS_US for size in SIZES)
-    assert cost_ns(arrivals, service, chosen.max_wait_us, chosen.max_items) <= 1.2 * least
+    assert cost_ns(arrivals, service, chosen.max_wait_us, chosen.max_items) <= 1.12 * least
 
 
 def test_a_window_has_room_for_a_slower_service() -> None:
