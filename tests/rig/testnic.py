@@ -17,7 +17,14 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 DEBUGFS = Path("/sys/kernel/debug/testnic")
 CAPTURED, FAR = "tn0", "tn1"
 _IP = {CAPTURED: "10.9.0.1", FAR: "10.9.0.2"}
+ADDRESS = _IP[CAPTURED]
 _MAC = {CAPTURED: "02:54:4e:00:00:01", FAR: "02:54:4e:00:00:02"}
+
+
+def module_path() -> Path:
+    """The driver as built for this kernel."""
+    version = ".".join(os.uname().release.split(".")[:2])
+    return REPOSITORY / f"build/rig/testnic-{version}/testnic.ko"
 
 
 class ClockTruth:
@@ -64,9 +71,7 @@ class Wire:
     """testnic loaded, both ends up and silent but for what a test sends. A context manager: it unloads the driver."""
 
     def __init__(self) -> None:
-        kernel = ".".join(os.uname().release.split(".")[:2])
-        module = REPOSITORY / f"build/rig/testnic-{kernel}/testnic.ko"
-        subprocess.run(["insmod", module], check=True)
+        subprocess.run(["insmod", module_path()], check=True)
         self.here, self.far = Namespace("cap"), Namespace("gen")
         for namespace, ifname, peer in ((self.here, CAPTURED, FAR), (self.far, FAR, CAPTURED)):
             run_ip("link", "set", ifname, "netns", namespace.name)
