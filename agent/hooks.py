@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from agent.errors import ConflictError, UnsupportedError
 from agent.host.model import Interface
 from agent.options import RunOptions
+from agent.phcrate import MAX_RATE_ERROR_PPB, phc_rate_error_ppb
 
 # Drivers that swap an XDP program in without resetting rings or the link. Every other driver may drop packets
 # for milliseconds to seconds on attach and detach: `_RESETS` says what those do whose source was read.
@@ -60,6 +61,19 @@ class HookFacts:
     xdp_owner: str | None
     """Who holds the XDP slot, in words; None where it is free."""
     xdp_owner_redirects: bool
+    phc_rate_error_ppb: float | None
+    """How fast the PHC runs; None where there is none, or where it cannot be read."""
+
+    @property
+    def phc_fault(self) -> str | None:
+        """Why the PHC is no time source, in words; None where nothing speaks against it."""
+        error = self.phc_rate_error_ppb
+        if error is None or abs(error) <= MAX_RATE_ERROR_PPB:
+            return None
+        return (
+            f"/dev/ptp{self.phc_index} runs {abs(error) / 1e7:.2g} % {'fast' if error > 0 else 'slow'}, "
+            "which no oscillator does: refused as a time source"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +93,7 @@ def choose(facts: HookFacts, options: RunOptions) -> HookChoice:
     """The hook and stamp for an interface.
 
     Raises `ConflictError` where XDP was asked for by name and another program holds the slot, and
-    `UnsupportedError` where the driver cannot do what was asked for by name.
+    `UnsupportedError` where the driver cannot do what was asked for by name, or its PHC keeps no time.
     """
     reasons: list[str] = []
     stamp, probed = _stamp(facts, options, reasons)
@@ -93,7 +107,13 @@ def choose(facts: HookFacts, options: RunOptions) -> HookChoice:
 
 
 def _stamp(facts: HookFacts, options: RunOptions, reasons: list[str]) -> tuple[str, bool]:
+    fault = facts.phc_fault
     if options.stamp != "auto":
+        if fault is not None and options.stamp in ("skb", "xdp"):
+            raise UnsupportedError(
+                f"--stamp {options.stamp} on {facts.ifname}: {fault}",
+                "use --stamp trailer or --stamp none here, or a NIC whose clock can be trusted",
+            )
         reasons.append(f"stamp {options.stamp}: asked for")
         return options.stamp, False
     if facts.phc_index is not None and facts.xdp_rx_timestamp:
@@ -102,10 +122,11 @@ def _stamp(facts: HookFacts, options: RunOptions, reasons: list[str]) -> tuple[s
         reasons.append(
             "stamp xdp is offered, but never chosen unasked: removing the interface may crash the kernel"
         )
-    if facts.rx_filter_on and options.hook in ("auto", "tc"):
+    if fault is None and facts.rx_filter_on and options.hook in ("auto", "tc"):
         reasons.append("stamp skb: the driver stamps received packets now")
         return "skb", False
     why = "no PHC" if facts.phc_index is None else "RX stamping is off and is not switched on unasked"
+    why = fault or why
     reasons.append(f"stamp trailer: {why}; looking for capture-switch trailers, else software only")
     return "trailer", True
 
@@ -176,4 +197,5 @@ def read_facts(interface: Interface) -> HookFacts:
         rx_filter_on=stamping is not None and stamping.rx_on,
         xdp_owner=None if owner is None else str(owner),
         xdp_owner_redirects=owner is not None and owner.redirects,
+        phc_rate_error_ppb=phc_rate_error_ppb(interface.ifindex) if phc_index >= 0 else None,
     )

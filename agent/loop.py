@@ -35,6 +35,7 @@ from agent.control.observation import InterfaceObservation, Observation
 from agent.control.plan import LaneReport
 from agent.errors import AgentError, ConflictError, PartialError, UsageError
 from agent.ffi.clocks import adjtimex_state, clock_pairs
+from agent.ffi.hwtstamp import HwtstampConfig, hwtstamp_config
 from agent.ffi.mempolicy import bind_memory, migrate_own_memory
 from agent.ffi.phc import Phc
 from agent.ffi.records import WINDOW_DTYPE, WindowArray
@@ -234,7 +235,9 @@ class Loop:
 
         packets = _nic_packets(interface.name)
         target = capture_target(interface, host)
+        stamping_before = hwtstamp_config(interface.name)
         capture = stack.enter_context(Capture(target, facts, options, before_clsact))
+        self._keep_stamping(interface.name, stamping_before)
         phc = None
         if facts.phc_index is not None and capture.stamp in ("xdp", "skb"):
             phc = self._phcs.get(facts.phc_index)
@@ -247,6 +250,11 @@ class Loop:
         scale = options.rewrite_timestamps
         rewrite = None if scale is None else TimestampRewrite(interface.name, scale, capture.hand_on)
         return Watch(interface, capture, models, phc, packets, clocks, rewrite)
+
+    def _keep_stamping(self, ifname: str, config: HwtstampConfig | None) -> None:
+        """Some drivers (igc) lose RX stamping, a PTP daemon's too, when XDP comes or goes."""
+        if note := stamping.keep(ifname, config):
+            self._notes.append(note)
 
     def _feed(self, path: Path, watch: Watch) -> Refclock:
         """A feed of chronyd from an interface's clock. Raises if it has none, or another program does it already."""
@@ -583,7 +591,7 @@ class Loop:
         self.reports = self._controller.explain(mono_ns)
         restored = self._controller.close()
         for watch in self._watches:
-            self._put_all(self._encoder.windows(mono_ns, watch.interface.name, watch.capture.detach()))
+            self._put_all(self._encoder.windows(mono_ns, watch.interface.name, self._detach(watch)))
         for journal in self._journals.values():
             # Again, for what the controller did not write: clsact filters, stamping.
             rest = journal.restore()
@@ -621,6 +629,20 @@ class Loop:
             )
         require_complete(restored)
         return code
+
+    def _detach(self, watch: Watch) -> WindowArray:
+        """The last windows; stamping is afterwards as it was right before."""
+        name = watch.interface.name
+        try:
+            before = hwtstamp_config(name)
+        except AgentError:  # gone, and its stamping with it
+            return watch.capture.detach()
+        windows = watch.capture.detach()
+        try:
+            self._keep_stamping(name, before)
+        except AgentError as error:
+            self._notes.append(str(error))
+        return windows
 
     def _put_all(self, frames: Iterable[Frame]) -> None:
         for frame in frames:

@@ -63,6 +63,23 @@ def switch_on(ifname: str, journal: Journal) -> str:
     return f"stamping of {ifname} switched on (filter {made.rx_filter}); it is switched off again at the end"
 
 
+def keep(ifname: str, before: HwtstampConfig | None) -> str | None:
+    """Put stamping back to what it was right `before` where attaching or detaching a program switched it off.
+
+    Returns what happened, for people; None where nothing did. Raises `AgentError` if the driver refuses.
+    """
+    if before is None or not before.rx_on:
+        return None
+    now = hwtstamp_config(ifname)
+    if now is None or now.rx_on:
+        return None
+    set_hwtstamp_config(ifname, before)
+    return (
+        f"{ifname}: the driver switched stamping off when a program came or went; it is on again "
+        f"(filter {before.rx_filter})"
+    )
+
+
 def _value(config: HwtstampConfig) -> bytes:
     return f"{config.flags} {config.tx_type} {config.rx_filter}".encode()
 

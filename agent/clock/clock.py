@@ -111,6 +111,7 @@ class Clock:
         self._first_packet_ns: int | None = None
         self._stamped_ns: int | None = None
         self._missing = 0
+        self._unstamped_ns: int | None = None
         self._kernel_drifts: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]] = []
         self._anchored = False
         self._anchor_mono_ns = 0
@@ -137,7 +138,10 @@ class Clock:
             self._stamped_ns = int(windows["last_mono_ns"].max())
             self._envelope.add(windows)
         if stamped < len(windows):
-            self._missing += int(windows["n_missing"].sum())
+            missing = int(windows["n_missing"].sum())
+            self._missing += missing
+            if missing:
+                self._unstamped_ns = int(windows["last_mono_ns"].max())
         valid = (windows["flags"] & WINDOW_DRIFT_VALID) != 0
         if valid.any():
             self._kernel_drifts.append(
@@ -207,6 +211,8 @@ class Clock:
         self._collect_envelope(envelope.process(mono_ns, _against_mono(drift, slew)))
 
         state, reason, anchored = self._state(mono_ns, raw_ns)
+        if anchored:
+            self._watch_stamps(mono_ns)
         kernel = self._kernel_drift()
         usable = self._anchored if anchored else envelope.accepted_mono_ns is not None
         if not usable:
@@ -282,6 +288,16 @@ class Clock:
         if young or sqrt(envelope.track.drift()[1]) > _INIT_DRIFT_SIGMA_PPB:
             return "init", ""
         return "relative", ""
+
+    def _watch_stamps(self, mono_ns: int) -> None:
+        """Tag that packets come without their stamps, however well the PHC itself is read."""
+        last_ns = self._first_packet_ns if self._stamped_ns is None else self._stamped_ns
+        if last_ns is None or self._unstamped_ns is None or self._unstamped_ns - last_ns <= _SOFTWARE_AFTER_NS:
+            self._episodes.discard("unstamped")
+        elif "unstamped" not in self._episodes:
+            self._episodes.add("unstamped")
+            since = "" if self._stamped_ns is None else " any more"
+            self._tags.append(Tag("missing", mono_ns, 0, f"packets carry no hardware stamp{since}"))
 
     def _silence_reason(self, mono_ns: int) -> str:
         if self._envelope.stale:
@@ -412,6 +428,9 @@ class Clock:
                 size = tag.size_ns if tag.kind == "path_change" else -tag.size_ns
                 cause = "the envelope moved, the PHC did not"
                 self._tags.append(Tag("path_change", tag.mono_ns, size, cause))
+            elif tag.kind in ("stale", "wrap") and "stale" not in self._episodes:
+                cause = f"{tag.cause}: of the packets' stamps, the PHC itself reads well"
+                self._tags.append(Tag(tag.kind, tag.mono_ns, tag.size_ns, cause))
         self._undecided = waiting
 
 

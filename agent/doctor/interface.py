@@ -193,8 +193,16 @@ def choice(context: Context) -> Finding:
     from agent.hooks import choose, read_facts
     from agent.options import RunOptions
 
-    chosen = choose(read_facts(interface), RunOptions(interfaces=(interface.name,)))
-    return Finding("ok", "; ".join(chosen.reasons))
+    facts = read_facts(interface)
+    reasons = "; ".join(choose(facts, RunOptions(interfaces=(interface.name,))).reasons)
+    if facts.phc_fault is not None:
+        return Finding(
+            "warn",
+            reasons,
+            "every offset, drift and delay would be of that clock; --stamp skb and --stamp xdp are refused",
+            "use a capture switch's trailers, or a NIC whose clock can be trusted",
+        )
+    return Finding("ok", reasons)
 
 
 def _mask(text: str | None) -> CpuMask | None:

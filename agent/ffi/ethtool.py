@@ -15,7 +15,8 @@ from agent.ffi.hwtstamp import interface_ioctl
 
 _ffi, _lib = _native.ffi, _native.lib
 
-_GRINGPARAM, _GSTRINGS, _GSTATS, _GRXFH, _GSSET_INFO, _GRSSH = (
+_GDRVINFO, _GRINGPARAM, _GSTRINGS, _GSTATS, _GRXFH, _GSSET_INFO, _GRSSH = (
+    0x03,
     0x10,
     0x1B,
     0x1D,
@@ -25,6 +26,7 @@ _GRINGPARAM, _GSTRINGS, _GSTATS, _GRXFH, _GSSET_INFO, _GRSSH = (
 )
 _SS_STATS = 1
 _STRING_BYTES = 32
+_DRVINFO_BYTES = 196
 _UDP_V4 = 2
 _FIELDS = {
     1 << 4: "source address",
@@ -87,6 +89,13 @@ def is_symmetric_key(key: bytes) -> bool:
     addresses = bits[: 32 + _WINDOW - 1] == bits[32 : 64 + _WINDOW - 1]
     ports = bits[64 : 80 + _WINDOW - 1] == bits[80 : 96 + _WINDOW - 1]
     return addresses and ports
+
+
+def driver_name(ifname: str) -> str:
+    """The driver's name as it gives it; empty where it gives none. AgentError if the interface is gone."""
+    request = struct.pack("=I", _GDRVINFO).ljust(_DRVINFO_BYTES, b"\0")
+    answer = _ask(ifname, "read the driver's name", request) or request
+    return answer[4 : 4 + _STRING_BYTES].partition(b"\0")[0].decode("ascii", "replace")
 
 
 def ring_sizes(ifname: str) -> RingSizes | None:

@@ -21,6 +21,8 @@ class Link:
     """IFLA_LINK counts in another namespace."""
     rx_queues: int
     tx_queues: int
+    driver: str
+    """As the driver names itself; empty where it does not, and where `kind` says what it is."""
 
 
 @dataclass(frozen=True, slots=True)

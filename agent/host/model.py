@@ -143,11 +143,13 @@ def _read_interface(paths: HostPaths, name: str, table: LinkTable, interrupts: _
     if threads and not napi_ids and len(threads) == len(rx_indexes):
         # Drivers that do not link queues to NAPIs (veth) still add one NAPI a queue, in order.
         napi_ids = dict(zip(rx_indexes, sorted(threads), strict=True))
+    kind = link.kind if link else _kind(directory)
     return Interface(
         name=name,
         ifindex=ifindex,
-        kind=link.kind if link else _kind(directory),
-        driver=_driver(directory) or (link.kind if link else _kind(directory)) or "unknown",
+        kind=kind,
+        # A device without a bus (an out-of-tree driver's) has no link to its driver in sysfs.
+        driver=_driver(directory) or (link.driver if link else "") or kind or "unknown",
         mtu=link.mtu if link else read_int(directory / "mtu") or 0,
         numa_node=_numa_node(directory),
         queues=tuple(

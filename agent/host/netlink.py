@@ -16,6 +16,8 @@ from pyroute2 import IPRoute
 from pyroute2.netlink import NLM_F_DUMP, NLM_F_REQUEST, NetlinkError, genlmsg
 from pyroute2.netlink.generic import GenericNetlinkSocket
 
+from agent.errors import AgentError
+from agent.ffi.ethtool import driver_name
 from agent.host.links import Link, LinkTable, Napi
 
 _CMD_DEV_GET, _CMD_QUEUE_GET, _CMD_NAPI_GET = 1, 10, 11
@@ -104,15 +106,25 @@ def _names(bits_to_name: dict[int, str], bits: int) -> frozenset[str]:
 
 def _link(message: Any) -> Link:
     info = message.get_attr("IFLA_LINKINFO")
+    # Bytes where it is not UTF-8.
+    name = os.fsdecode(message.get_attr("IFLA_IFNAME"))
+    kind = (info.get_attr("IFLA_INFO_KIND") if info else None) or ""
     return Link(
-        # Bytes where it is not UTF-8.
-        name=os.fsdecode(message.get_attr("IFLA_IFNAME")),
+        name=name,
         ifindex=message["index"],
-        kind=(info.get_attr("IFLA_INFO_KIND") if info else None) or "",
+        kind=kind,
         mtu=message.get_attr("IFLA_MTU") or 0,
         master=message.get_attr("IFLA_MASTER"),
         lower=message.get_attr("IFLA_LINK"),
         lower_is_foreign=message.get_attr("IFLA_LINK_NETNSID") is not None,
         rx_queues=message.get_attr("IFLA_NUM_RX_QUEUES") or 1,
         tx_queues=message.get_attr("IFLA_NUM_TX_QUEUES") or 1,
+        driver="" if kind else _driver(name),
     )
+
+
+def _driver(ifname: str) -> str:
+    try:
+        return driver_name(ifname)
+    except AgentError:  # gone since the dump
+        return ""

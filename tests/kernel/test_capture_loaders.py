@@ -1,38 +1,16 @@
-"""libbpf and BCC: the same source, so the same records for the same packets.
-
-The two runs differ in time only. Compared are the records' bytes after the monotonic moments (`open_mono_ns`,
-`last_mono_ns`, `mono_ns` of the pairs) are set to 0, and so is `seq`, since the loaders' flushes close the windows
-that are open together in opposite order; the records are then in the order of their clocks. All else doesn't depend
-on when the packets came: stamps rise by a second from packet to packet, so that which pair is the envelope is no
-matter of chance, the model stands still, and one window is too short for a drift.
-"""
+"""libbpf and BCC: the same source, so the same records for the same packets (see `loader_records`)."""
 
 from __future__ import annotations
 
-from typing import Literal
-
-import numpy as np
-import numpy.typing as npt
 import pytest
 
 from agent.errors import UnsupportedError
 from agent.ffi.bpf import ProgramSet, load
-from agent.ffi.records import CLOCK_KEY_PHC, CONFIG_DTYPE, HIST_DTYPE
-from tests.kernel.capture_bench import (
-    HW_NS,
-    PORT,
-    TCX_NEXT,
-    CaptureBench,
-    Hook,
-    Stamp,
-    frame,
-    raw_trailer,
-    trailer,
-)
+from agent.ffi.records import CONFIG_DTYPE, HIST_DTYPE
+from tests.kernel.capture_bench import HW_NS, PORT, TCX_NEXT, CaptureBench, Hook, Stamp, frame, trailer
+from tests.kernel.loader_records import SOURCES, masked, records_of, send_packets
 
 pytestmark = pytest.mark.kernel
-
-Loader = Literal["libbpf", "bcc"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,58 +22,19 @@ def _bcc_is_there() -> None:
         pytest.skip(str(missing))
 
 
-def _packets(bench: CaptureBench, stamp: Stamp) -> None:
-    """A bit of everything: stamped, doubled, reordered, missing, rejected, a second clock, negative delays."""
-    clock = CLOCK_KEY_PHC if stamp == "skb" else PORT
-    bench.set_model(clock, HW_NS + 20 * 10**9)
-    seconds = [*range(1, 15), 14, 12, *range(15, 30)]
-    for second in seconds:
-        hw = HW_NS + second * 10**9 + second
-        bench.run(frame(behind=trailer(hw)), hwtstamp_ns=hw if stamp == "skb" else 0)
-    for packet in (
-        frame(),
-        frame("arp"),
-        frame(behind=raw_trailer(5, 2 * 10**9)),
-        frame("ipv6", payload=700),
-    ):
-        bench.run(packet)
-    for i in range(12):
-        bench.run(frame("ipv6", tags=(0x8100,), behind=trailer(HW_NS + i, PORT + 1)))
-
-
-def _masked(windows: npt.NDArray[np.void]) -> list[bytes]:
-    masked = windows[np.argsort(windows["clock_key"])]
-    masked["seq"] = masked["open_mono_ns"] = masked["last_mono_ns"] = 0
-    for pair in ("first", "last", "envelope"):
-        masked[pair]["mono_ns"] = 0
-    return [window.tobytes() for window in masked]
-
-
-def _run(loader: Loader, stamp: Stamp, hook: Hook) -> tuple[list[bytes], dict[str, int], bytes]:
-    """Records, counters and histograms after the same packets."""
-    with CaptureBench(stamp, hook, loader=loader) as bench:
-        _packets(bench, stamp)
-        windows = bench.close_windows()
-        assert len(windows) > 0
-        return _masked(windows), bench.counters(), bench.hists.tobytes()
-
-
-@pytest.mark.parametrize(
-    ("stamp", "hook"),
-    [("none", "xdp"), ("none", "tc"), ("trailer", "xdp"), ("trailer", "tc"), ("skb", "tc")],
-)
+@pytest.mark.parametrize(("stamp", "hook"), SOURCES)
 def test_records_are_the_same(stamp: Stamp, hook: Hook) -> None:
     """Both loaders' programs give byte-identical records, counters and histograms, times of arrival masked."""
-    assert _run("bcc", stamp, hook) == _run("libbpf", stamp, hook)
+    assert records_of("bcc", stamp, hook) == records_of("libbpf", stamp, hook)
 
 
 def test_mask_hides_times_only() -> None:
     """The comparison can fail: one packet more is another record."""
     with CaptureBench("trailer") as bench:
-        _packets(bench, "trailer")
+        send_packets(bench, "trailer")
         bench.run(frame())
-        more = _masked(bench.close_windows())
-    assert more != _run("libbpf", "trailer", "xdp")[0]
+        more = masked(bench.close_windows())
+    assert more != records_of("libbpf", "trailer", "xdp").windows
 
 
 def test_flush_of_bcc_closes_idle_windows() -> None:

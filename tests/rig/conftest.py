@@ -12,7 +12,10 @@ from tests.kernel import agent_run
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip everything outside of the guest: it would load drivers and change the machine's own NIC."""
     if "RIG" not in os.environ:
+        anywhere = "test_kernel.py" if "KERNEL_SURVEY" in os.environ else None
         for item in items:
+            if item.path.name == anywhere:
+                continue
             item.add_marker(pytest.mark.skip(reason="runs in the guest only: make test-rig"))
 
 

@@ -1,6 +1,6 @@
 """Run a command as root in a throw-away guest: a real kernel, several CPUs, two joined igb NICs and an e1000e.
 
-    rig.py [--kernel 6.1|6.12] [--cpus N] [--numa] [--memory MIB] [--limit S] [--writable DIR] -- COMMAND [ARG...]
+    rig.py [--kernel 5.10|6.1|6.12] [--cpus N] [--numa] [--memory MIB] [--limit S] [--writable DIR] -- COMMAND [ARG...]
 
 The command sees this machine's whole file system at its usual place. What it writes goes to memory and dies with the
 guest, except under `--writable`. It starts in the present directory; its stdout and stderr come out of the rig's
@@ -270,7 +270,7 @@ def run_guest(guest: Guest, command: list[str], limit_s: float) -> int:
 def parse(words: list[str]) -> tuple[Guest, list[str], float]:
     """The guest, the command and the limit in seconds."""
     parser = argparse.ArgumentParser(prog="rig", description="Run a command as root in a throw-away guest.")
-    parser.add_argument("--kernel", choices=("6.1", "6.12"), default="6.12")
+    parser.add_argument("--kernel", choices=("5.10", "6.1", "6.12"), default="6.12")
     parser.add_argument("--cpus", type=int, default=4)
     parser.add_argument(
         "--numa", action="store_true", help="two nodes; eth0 hangs off the first, eth1 off the second"

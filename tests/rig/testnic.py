@@ -1,4 +1,4 @@
-"""A pair of testnic interfaces, each in a namespace of its own, and the truth about their clocks."""
+"""Pairs of testnic interfaces, their ends in two namespaces, and the truth about their clocks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,13 @@ from tools.testbed.namespace import Namespace, run_ip, stop
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEBUGFS = Path("/sys/kernel/debug/testnic")
 CAPTURED, FAR = "tn0", "tn1"
-_IP = {CAPTURED: "10.9.0.1", FAR: "10.9.0.2"}
-_MAC = {CAPTURED: "02:54:4e:00:00:01", FAR: "02:54:4e:00:00:02"}
+ADDRESS = "10.9.0.1"
+
+
+def module_path() -> Path:
+    """The driver as built for this kernel."""
+    version = ".".join(os.uname().release.split(".")[:2])
+    return REPOSITORY / f"build/rig/testnic-{version}/testnic.ko"
 
 
 class ClockTruth:
@@ -61,30 +66,43 @@ class HardwareClock:
 
 
 class Wire:
-    """testnic loaded, both ends up and silent but for what a test sends. A context manager: it unloads the driver."""
+    """testnic loaded, all ends up and silent but for what a test sends. A context manager: it unloads the driver.
 
-    def __init__(self) -> None:
-        kernel = ".".join(os.uname().release.split(".")[:2])
-        module = REPOSITORY / f"build/rig/testnic-{kernel}/testnic.ko"
-        subprocess.run(["insmod", module], check=True)
+    Of pair n, `tn{2n}` (10.9.n.1) is in the namespace `here` and `tn{2n+1}` (10.9.n.2) in `far`; `clocks[n]` is that of
+    the former.
+    """
+
+    def __init__(self, pairs: int = 1) -> None:
+        subprocess.run(["insmod", module_path(), f"pairs={pairs}"], check=True)
         self.here, self.far = Namespace("cap"), Namespace("gen")
-        for namespace, ifname, peer in ((self.here, CAPTURED, FAR), (self.far, FAR, CAPTURED)):
+        for number in range(2 * pairs):
+            namespace = self.far if number & 1 else self.here
+            ifname, peer = f"tn{number}", number ^ 1
             run_ip("link", "set", ifname, "netns", namespace.name)
             run_ip(
                 "-n", namespace.name, "-batch", "-",
-                batch=f"link set {ifname} addrgenmode none address {_MAC[ifname]}\n"
-                f"addr add {_IP[ifname]}/24 dev {ifname}\n"
-                f"neigh add {_IP[peer]} lladdr {_MAC[peer]} nud permanent dev {ifname}\n"
+                batch=f"link set {ifname} addrgenmode none address {_mac(number)}\n"
+                f"addr add {_address(number)}/24 dev {ifname}\n"
+                f"neigh add {_address(peer)} lladdr {_mac(peer)} nud permanent dev {ifname}\n"
                 f"link set {ifname} up\n",
             )  # fmt: skip
-        self.clock = HardwareClock(CAPTURED)
+        self.clocks = [HardwareClock(f"tn{2 * pair}") for pair in range(pairs)]
         self._senders: list[subprocess.Popen[bytes]] = []
 
-    def send(self, rate: int) -> None:
-        """Send UDP packets from the far end, until `silence` or the end."""
-        command = [str(REPOSITORY / "build/testbed/trafficgen"), "--dst", _IP[CAPTURED]]
-        command += ["--rate", str(rate), "--flows", "8"]
+    @property
+    def clock(self) -> HardwareClock:
+        """That of the first pair."""
+        return self.clocks[0]
+
+    def send(self, rate: int, pair: int = 0, port: int = 20_000) -> None:
+        """Send UDP packets from the far end of a pair, until `silence` or the end."""
+        command = [str(REPOSITORY / "build/testbed/trafficgen"), "--dst", _address(2 * pair)]
+        command += ["--rate", str(rate), "--flows", "8", "--port", str(port)]
         self._senders.append(self.far.popen(command, stdout=subprocess.DEVNULL))
+
+    def ethtool(self, *arguments: str) -> None:
+        """Run `ethtool` among the captured ends."""
+        assert self.here.popen(["ethtool", *arguments]).wait(30) == 0
 
     def silence(self) -> None:
         """Stop sending."""
@@ -101,3 +119,11 @@ class Wire:
         self.here.close()
         self.far.close()
         subprocess.run(["rmmod", "testnic"], check=True)
+
+
+def _address(number: int) -> str:
+    return f"10.9.{number // 2}.{number % 2 + 1}"
+
+
+def _mac(number: int) -> str:
+    return f"02:54:4e:00:00:{number + 1:02x}"

@@ -4,7 +4,7 @@
 # from Debian's archive; nothing is installed, and the machine's own package lists are left alone.
 #
 #   unpack.sh DIRECTORY host                        QEMU and tools, to DIRECTORY/host
-#   unpack.sh DIRECTORY kernel-6.1 | kernel-6.12    a kernel and its headers, to DIRECTORY/kernel-6.…
+#   unpack.sh DIRECTORY kernel-5.10 | kernel-6.1 | kernel-6.12    a kernel and its headers, to DIRECTORY/kernel-…
 set -eu
 
 directory=$(realpath -m "$1")
@@ -16,7 +16,7 @@ target=$directory/$what
 mkdir -p "$apt_dir/lists/partial" "$apt_dir/archives/partial"
 exec 9>"$apt_dir/lock"
 flock 9
-for suite in "debian bookworm" "debian-security bookworm-security" "debian bookworm-backports"; do
+for suite in "debian bullseye" "debian bookworm" "debian-security bookworm-security" "debian bookworm-backports"; do
 	echo "deb [signed-by=$keyring] $mirror/${suite% *} ${suite#* } main"
 done >"$apt_dir/sources.list"
 
@@ -39,18 +39,21 @@ case $what in
 host)
 	# What is installed here already, apt leaves out. Some machines have all of the tools.
 	apt get install --yes --download-only --no-install-recommends -t bookworm-backports \
-		qemu-system-x86 seabios busybox-static kmod cpio >/dev/null
+		qemu-system-x86 seabios busybox-static kmod cpio linuxptp >/dev/null
 	;;
-kernel-6.1 | kernel-6.12)
-	suite=bookworm-security
-	[ "$what" = kernel-6.1 ] || suite=bookworm-backports
+kernel-5.10 | kernel-6.1 | kernel-6.12)
+	case $what in
+	kernel-5.10) suite=bullseye ;;
+	kernel-6.1) suite=bookworm-security ;;
+	kernel-6.12) suite=bookworm-backports ;;
+	esac
 	image=$(depends $suite linux-image-amd64 linux-image-)
 	headers=linux-headers-${image#linux-image-}
 	(cd "$apt_dir/archives" && apt get download -t $suite "$image" "$headers" \
 		"$(depends $suite "$headers" 'linux-headers-.*-common')" "$(depends $suite "$headers" linux-kbuild-)" >/dev/null)
 	;;
 *)
-	echo "unpack.sh: there is no $what: host, kernel-6.1 or kernel-6.12" >&2
+	echo "unpack.sh: there is no $what: host, kernel-5.10, kernel-6.1 or kernel-6.12" >&2
 	exit 2
 	;;
 esac

@@ -161,6 +161,40 @@ def test_packets_without_stamps_are_software() -> None:
     assert not math.isnan(report.bound_ns)
 
 
+@pytest.mark.parametrize(
+    ("spoilt", "kinds", "cause"),
+    [
+        ("missing", ["missing"], "packets carry no hardware stamp any more"),
+        ("repeated", ["stale"], "of the packets' stamps, the PHC itself reads well"),
+    ],
+)
+def test_packets_that_lose_their_stamps_are_told_of_an_anchored_clock(
+    spoilt: str, kinds: list[str], cause: str
+) -> None:
+    """From 3 s on packets have no stamp, or the same again and again: one tag, and the clock goes on by its reads."""
+    world = SimulatedClock(9, 8.0)
+    clock = Clock(0x0100_0000, "phc")
+    tags: list[Tag] = []
+    for i in range(80):
+        pairs = world.pairs((i + 1) * 0.1)
+        windows = world.windows(i * 0.1, (i + 1) * 0.1, queueing())
+        if i >= 30 and spoilt == "missing":
+            windows["n_missing"], windows["n_stamped"] = windows["n"], 0
+            for pair in ("first", "last", "envelope"):
+                windows[pair] = 0
+        elif i >= 30:
+            for pair in ("first", "last", "envelope"):
+                windows[pair]["hw_ns"] = world.hw_ns(np.array([3.0]))[0]
+        clock.observe_windows(windows, pairs)
+        clock.observe_anchor(_burst(world, (i + 1) * 0.1 - 0.0002), pairs)
+        report = clock.tick(pairs, steering())
+        tags += report.tags
+    assert [tag.kind for tag in tags] == kinds
+    assert cause in tags[0].cause
+    assert report.state == "tracking"
+    assert abs(report.offset_ns - world.offset_at_mono_ns(report.mono_ns)) <= report.bound_ns
+
+
 def test_silence_is_holdover_and_ends_without_a_jump() -> None:
     """Two seconds without packets: holdover with its reason, then relative again, nothing tagged."""
     world = SimulatedClock(7, 8.0)

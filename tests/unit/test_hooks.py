@@ -10,9 +10,9 @@ from agent.errors import ConflictError, UnsupportedError
 from agent.hooks import HookFacts, choose
 from agent.options import RunOptions
 
-VETH = HookFacts("v0", "veth", True, True, None, False, None, False)
-IGB = HookFacts("eth1", "igb", True, False, 0, True, None, False)
-MLX5 = HookFacts("eth2", "mlx5_core", True, True, 1, True, None, False)
+VETH = HookFacts("v0", "veth", True, True, None, False, None, False, None)
+IGB = HookFacts("eth1", "igb", True, False, 0, True, None, False, 20_000.0)
+MLX5 = HookFacts("eth2", "mlx5_core", True, True, 1, True, None, False, -1_500.0)
 
 
 def _run(**settings: object) -> RunOptions:
@@ -90,3 +90,26 @@ def test_rewriting_timestamps_takes_tc() -> None:
     choice = choose(VETH, _run(rewrite_timestamps="tai"))
     assert choice.hook == "tc"
     assert any("rewritten" in reason for reason in choice.reasons)
+
+
+E1000E = replace(IGB, driver="e1000e", native_xdp=False, phc_index=2, phc_rate_error_ppb=15_000_000.0)
+
+
+@pytest.mark.parametrize("stamp", ["skb", "xdp"])
+def test_a_phc_that_keeps_no_time_is_refused_by_name(stamp: str) -> None:
+    """Stamps of a clock that runs 1.5 % fast are refused where they are asked for, with the clock and its rate."""
+    with pytest.raises(UnsupportedError, match=r"/dev/ptp2 runs 1\.5 % fast") as refused:
+        choose(E1000E, _run(stamp=stamp))
+    assert "--stamp none" in refused.value.remedy
+
+
+def test_auto_leaves_a_phc_that_keeps_no_time_alone() -> None:
+    """Although the driver stamps packets now, auto looks for trailers and says why."""
+    choice = choose(E1000E, _run())
+    assert choice.stamp == "trailer"
+    assert any("refused as a time source" in reason for reason in choice.reasons)
+
+
+def test_a_crystal_far_off_is_no_fault() -> None:
+    """200 ppm is worse than any crystal, and still a clock."""
+    assert choose(replace(IGB, phc_rate_error_ppb=-200_000.0), _run()).stamp == "skb"

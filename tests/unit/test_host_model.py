@@ -81,7 +81,7 @@ def test_netlink_goes_before_names(host: FixtureHost) -> None:
     host.interface("eth0", 3, queues=2, device="pci0000:00/0000:08:00.0", irqs=[30])
     host.interrupts([(30, "mlx5_comp0@pci:0000:08:00.0"), (50, "mlx5_comp0@pci:0000:09:00.0")])
     table = LinkTable(
-        links={"eth0": Link("eth0", 3, "", 9000, None, None, False, 2, 2)},
+        links={"eth0": Link("eth0", 3, "", 9000, None, None, False, 2, 2, "")},
         queue_napi={(3, "rx", 0): 600, (3, "rx", 1): 601},
         napis={600: Napi(600, 3, 30, None), 601: Napi(601, 3, 50, None)},
     )
@@ -302,7 +302,7 @@ def test_half_linked_netlink_is_completed_by_names(host: FixtureHost) -> None:
     host.interface("eth0", 3, queues=2, device="pci/1", irqs=[30, 31])
     host.interrupts([(30, "eth0-TxRx-0"), (31, "eth0-TxRx-1")])
     table = LinkTable(
-        links={"eth0": Link("eth0", 3, "", 1500, None, None, False, 2, 2)},
+        links={"eth0": Link("eth0", 3, "", 1500, None, None, False, 2, 2, "")},
         queue_napi={(3, "rx", 0): 600},
         napis={600: Napi(600, 3, 44, None)},
     )

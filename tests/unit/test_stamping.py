@@ -67,3 +67,26 @@ def test_a_full_disk_leaves_stamping_off(
     with pytest.raises(UsageError, match="journal"):
         stamping.switch_on("eth0", journal)
     assert nic.config == OFF
+
+
+def test_stamping_that_a_program_switched_off_comes_back(nic: FakeNic) -> None:
+    """The driver lost a PTP daemon's filter as XDP was attached: it is put back, and said."""
+    theirs = HwtstampConfig(0, 1, 12)
+    nic.config = OFF
+    said = stamping.keep("eth0", theirs)
+    assert nic.config == theirs
+    assert said is not None
+    assert "filter 12" in said
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [(OFF, OFF), (None, OFF), (HwtstampConfig(0, 1, 12), HwtstampConfig(0, 1, 1))],
+)
+def test_stamping_is_left_alone_otherwise(
+    nic: FakeNic, before: HwtstampConfig | None, now: HwtstampConfig
+) -> None:
+    """It was off before, nobody knows, or somebody has chosen another filter meanwhile."""
+    nic.config = now
+    assert stamping.keep("eth0", before) is None
+    assert nic.config == now
