@@ -185,9 +185,9 @@ class DriftBank:
         """Return the variance of a sample's difference from `forecast(0)`: S."""
         if self._spread is not None and self._spread[0] == noise:
             return self._spread[1]
-        var: float = _lib.agent_bank_innovation_var(
+        var: float = _lib.agent_bank_innovation(
             self.native, noise.seen, noise.extra, noise.white_share, noise.walk_share
-        )
+        ).var
         self._spread = noise, var
         return var
 

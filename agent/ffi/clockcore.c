@@ -1,479 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The clock's arithmetic; tests/unit/clock_reference.py is the same in plain NumPy. */
+/* The clock's other experts and their mixture; tests/unit/clock_reference.py is the same in plain NumPy. */
 #include "clockcore.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* --- the bank ---------------------------------------------------------------------------------- */
-
-/* Larger than any offset that an int64 can hold, small enough to square no further. */
-#define FORGOTTEN_VAR 1e30
-/* A squared normalised residual counts no more than this against a member: one outlier says nothing about Q. */
-#define SURPRISE_CAP 25.0
-/* A member may fall behind the best by this many nats: the way back is short when the clock changes. */
-#define LOG_RANGE 22.0
-/* A member's noise is never less than this part of the noise seen. */
-#define LEAST_NOISE 0.02
-/* What a subtraction of two doubles leaves is known to some 1e-16 of them: of a variance no less than this stays. */
-#define LEAST_KEPT 1e-15
-
-enum {
-	THETA,
-	DRIFT,
-	THIRD,
-	P00,
-	P01,
-	P02,
-	P11,
-	P12,
-	P22,
-	SCORE,
-	N_STATE, /* what a snapshot keeps */
-	WEIGHT = N_STATE,
-	WHITE,
-	WALK,
-	THIRD_VAR,
-	N_COLUMNS,
-};
-
-struct agent_bank {
-	int n, n_two;
-	int first[AGENT_FAMILIES + 1]; /* where a family begins; the last: where all end */
-	double time_s, memory;
-	double family_weight[AGENT_FAMILIES];
-	struct agent_member *members;
-	double *column[N_COLUMNS];
-	double cells[];
-};
-
-struct agent_bank_state {
-	double time_s;
-	double cells[];
-};
-
-struct agent_bank *agent_bank_new(const struct agent_member *members, int n, double memory)
-{
-	struct agent_bank *bank;
-	int i, c;
-
-	bank = calloc(1, sizeof(*bank) + (size_t)n * (N_COLUMNS * sizeof(double) + sizeof(*members)));
-	if (!bank)
-		return NULL;
-	bank->n = n;
-	bank->memory = memory;
-	for (c = 0; c < N_COLUMNS; c++)
-		bank->column[c] = bank->cells + (size_t)c * n;
-	bank->members = (struct agent_member *)(bank->cells + (size_t)N_COLUMNS * n);
-	memcpy(bank->members, members, n * sizeof(*members));
-	for (i = 0; i < n; i++) {
-		if (i && members[i].family < members[i - 1].family) {
-			free(bank);
-			return NULL;
-		}
-		for (c = members[i].family + 1; c <= AGENT_FAMILIES; c++)
-			bank->first[c] = i + 1;
-		bank->column[WHITE][i] = members[i].white_var;
-		bank->column[WALK][i] = members[i].walk_var;
-		bank->column[THIRD_VAR][i] = members[i].third_var;
-	}
-	bank->n_two = bank->first[AGENT_FAMILY_AGING];
-	return bank;
-}
-
-void agent_bank_free(struct agent_bank *bank)
-{
-	free(bank);
-}
-
-double agent_bank_time(const struct agent_bank *bank)
-{
-	return bank->time_s;
-}
-
-static double best_of(const double *score, int from, int to)
-{
-	double best = -INFINITY;
-	int i;
-
-	for (i = from; i < to; i++)
-		if (score[i] > best)
-			best = score[i];
-	return best;
-}
-
-/* Keeps the members within LOG_RANGE of their family's best, and that one of the best of all. */
-static void limit_range(double *score, int from, int to, double best)
-{
-	double own = best_of(score, from, to);
-	double lift = own < best - LOG_RANGE ? best - LOG_RANGE - own : 0.0;
-	int i;
-
-	for (i = from; i < to; i++)
-		score[i] = (score[i] < own - LOG_RANGE ? own - LOG_RANGE : score[i]) + lift - best;
-}
-
-static void weigh(struct agent_bank *bank)
-{
-	double *score = bank->column[SCORE], *weight = bank->column[WEIGHT];
-	double best = best_of(score, 0, bank->n), sum = 0.0;
-	int i;
-
-	for (i = 0; i < AGENT_FAMILIES; i++)
-		limit_range(score, bank->first[i], bank->first[i + 1], best);
-	for (i = 0; i < bank->n; i++) {
-		weight[i] = exp(score[i]);
-		sum += weight[i];
-	}
-	sum = 1.0 / sum;
-	memset(bank->family_weight, 0, sizeof(bank->family_weight));
-	for (i = 0; i < bank->n; i++) {
-		weight[i] *= sum;
-		bank->family_weight[bank->members[i].family] += weight[i];
-	}
-}
-
-void agent_bank_start(struct agent_bank *bank, double time_s, double theta, double var)
-{
-	int i;
-
-	memset(bank->cells, 0, (size_t)N_STATE * bank->n * sizeof(double));
-	bank->time_s = time_s;
-	for (i = 0; i < bank->n; i++) {
-		const struct agent_member *m = &bank->members[i];
-
-		bank->column[THETA][i] = theta;
-		bank->column[P00][i] = var;
-		bank->column[P11][i] = m->drift_var;
-		bank->column[SCORE][i] = m->log_prior;
-		/* The wander starts anywhere in its range; aging is unknown within 1 ppb/s. */
-		if (m->family == AGENT_FAMILY_RETURNING)
-			bank->column[P22][i] = m->third_var * m->tau_s * 0.5;
-		else if (m->family == AGENT_FAMILY_AGING)
-			bank->column[P22][i] = 1.0;
-	}
-	weigh(bank);
-}
-
-/* How theta and f take the third state up over dt, what is left of it, and the noise that it brings. */
-struct third {
-	double to_theta, to_drift, kept;
-	double q00, q01, q02, q11, q12, q22;
-};
-
-static struct third third_over(const struct agent_member *m, double dt)
-{
-	struct third t = {0};
-	double v = m->third_var;
-
-	if (m->family == AGENT_FAMILY_AGING) {
-		t.to_theta = 0.5 * dt * dt;
-		t.to_drift = dt;
-		t.kept = 1.0;
-		t.q22 = v * dt;
-		t.q12 = v * dt * dt / 2.0;
-		t.q11 = v * dt * dt * dt / 3.0;
-		t.q02 = v * dt * dt * dt / 6.0;
-		t.q01 = v * dt * dt * dt * dt / 8.0;
-		t.q00 = v * dt * dt * dt * dt * dt / 20.0;
-	} else if (m->family == AGENT_FAMILY_RETURNING) {
-		t.kept = exp(-dt / m->tau_s);
-		t.to_theta = t.kept - 1.0;
-		t.q00 = t.q02 = t.q22 = v * m->tau_s * 0.5 * (1.0 - t.kept * t.kept);
-	}
-	return t;
-}
-
-void agent_bank_advance(struct agent_bank *bank, double time_s)
-{
-	double *restrict theta = bank->column[THETA], *restrict f = bank->column[DRIFT];
-	double *restrict z = bank->column[THIRD];
-	double *restrict p00 = bank->column[P00], *restrict p01 = bank->column[P01];
-	double *restrict p02 = bank->column[P02], *restrict p11 = bank->column[P11];
-	double *restrict p12 = bank->column[P12], *restrict p22 = bank->column[P22];
-	const double *restrict white = bank->column[WHITE], *restrict walk = bank->column[WALK];
-	double dt = time_s - bank->time_s;
-	struct third t = {0};
-	int i;
-
-	if (!(dt > 0.0))
-		return;
-	bank->time_s = time_s;
-	for (i = 0; i < bank->n_two; i++) {
-		double q = walk[i] * dt;
-
-		theta[i] += f[i] * dt;
-		p00[i] += dt * (2.0 * p01[i] + dt * (p11[i] + q / 3.0) + white[i]);
-		p01[i] += dt * (p11[i] + 0.5 * q);
-		p11[i] += q;
-	}
-	for (; i < bank->n; i++) {
-		double q = walk[i] * dt, a, b, c, r0, r1, r2, s1, s2;
-
-		const struct agent_member *m = &bank->members[i];
-
-		if (i == bank->n_two || m->family != m[-1].family || m->tau_s != m[-1].tau_s ||
-		    m->third_var != m[-1].third_var)
-			t = third_over(m, dt);
-		a = t.to_theta, b = t.to_drift, c = t.kept;
-		theta[i] += f[i] * dt + a * z[i];
-		f[i] += b * z[i];
-		z[i] *= c;
-		/* F P F', F = [1 dt a; 0 1 b; 0 0 c]: rows of F P first. */
-		r0 = p00[i] + dt * p01[i] + a * p02[i];
-		r1 = p01[i] + dt * p11[i] + a * p12[i];
-		r2 = p02[i] + dt * p12[i] + a * p22[i];
-		s1 = p11[i] + b * p12[i];
-		s2 = p12[i] + b * p22[i];
-		p00[i] = r0 + dt * r1 + a * r2 + dt * (white[i] + dt * q / 3.0) + t.q00;
-		p01[i] = r1 + b * r2 + 0.5 * dt * q + t.q01;
-		p02[i] = c * r2 + t.q02;
-		p11[i] = s1 + b * s2 + q + t.q11;
-		p12[i] = c * s2 + t.q12;
-		p22[i] = c * c * p22[i] + t.q22;
-		/* What varies less than not at all: three correlations that doubles no longer keep in step. */
-		if (p00[i] < 0.0)
-			p00[i] = p01[i] = p02[i] = 0.0;
-	}
-}
-
-/* Sums of one group, relative to the first member so that little cancels. */
-struct sums {
-	double weight, mean, within, square;
-};
-
-static void add(struct sums *s, double weight, double at, double var)
-{
-	s->weight += weight;
-	s->mean += weight * at;
-	s->within += weight * var;
-	s->square += weight * at * at;
-}
-
-/* The members' own variances, and how far apart they are. Where that cancels all the same, it is no less than 0. */
-static double variance(const struct sums *s)
-{
-	double mean = s->mean / s->weight;
-	double between = s->square / s->weight - mean * mean;
-
-	return s->within / s->weight + (between > 0.0 ? between : 0.0);
-}
-
-/* Of each family that has members, and of all. */
-static void moments(const struct sums *family, double first, struct agent_moments *out)
-{
-	struct sums group[AGENT_BANK_GROUPS] = {0};
-	int g;
-
-	for (g = 0; g < AGENT_FAMILIES; g++) {
-		group[g] = family[g];
-		group[AGENT_BANK_ALL].weight += family[g].weight;
-		group[AGENT_BANK_ALL].mean += family[g].mean;
-		group[AGENT_BANK_ALL].within += family[g].within;
-		group[AGENT_BANK_ALL].square += family[g].square;
-	}
-	for (g = 0; g < AGENT_BANK_GROUPS; g++) {
-		out[g].mean = first + group[g].mean / group[g].weight;
-		out[g].var = variance(&group[g]);
-	}
-}
-
-void agent_bank_forecast(const struct agent_bank *bank, double horizon_s, struct agent_moments *out)
-{
-	const double *restrict theta = bank->column[THETA], *restrict f = bank->column[DRIFT];
-	const double *restrict z = bank->column[THIRD], *restrict p00 = bank->column[P00];
-	const double *restrict p01 = bank->column[P01], *restrict p02 = bank->column[P02];
-	const double *restrict p11 = bank->column[P11], *restrict p12 = bank->column[P12];
-	const double *restrict p22 = bank->column[P22], *restrict white = bank->column[WHITE];
-	const double *restrict walk = bank->column[WALK], *restrict weight = bank->column[WEIGHT];
-	struct sums family[AGENT_FAMILIES] = {0};
-	struct third t = {0};
-	double h = horizon_s, first = theta[0];
-	int g, i = 0;
-
-	for (g = 0; g < AGENT_FAMILIES; g++) {
-		struct sums sums = {0};
-
-		for (; i < bank->first[g + 1] && i < bank->n_two; i++) {
-			double at = theta[i] - first + f[i] * h;
-			double var =
-			    p00[i] + h * (2.0 * p01[i] + h * (p11[i] + walk[i] * h / 3.0) + white[i]);
-
-			add(&sums, weight[i], at, var > 0.0 ? var : 0.0);
-		}
-		for (; i < bank->first[g + 1]; i++) {
-			const struct agent_member *m = &bank->members[i];
-			double at, var, a;
-
-			if (i == bank->n_two || m->family != m[-1].family || m->tau_s != m[-1].tau_s ||
-			    m->third_var != m[-1].third_var)
-				t = third_over(m, h);
-			a = t.to_theta;
-			at = theta[i] - first + f[i] * h + a * z[i];
-			var = p00[i] + h * (2.0 * p01[i] + h * (p11[i] + walk[i] * h / 3.0) + white[i]) +
-			      a * (2.0 * (p02[i] + h * p12[i]) + a * p22[i]) + t.q00;
-			add(&sums, weight[i], at, var > 0.0 ? var : 0.0);
-		}
-		family[g] = sums;
-	}
-	moments(family, first, out);
-}
-
-void agent_bank_drift(const struct agent_bank *bank, struct agent_moments *out)
-{
-	const double *f = bank->column[DRIFT], *p11 = bank->column[P11], *weight = bank->column[WEIGHT];
-	struct sums family[AGENT_FAMILIES] = {0};
-	int g, i = 0;
-
-	for (g = 0; g < AGENT_FAMILIES; g++) {
-		struct sums sums = {0};
-
-		for (; i < bank->first[g + 1]; i++)
-			add(&sums, weight[i], f[i] - f[0], p11[i]);
-		family[g] = sums;
-	}
-	moments(family, f[0], out);
-}
-
-/* What a member takes a sample's noise for, extra_var aside: what its own noise put into the figure goes out. */
-static double own_noise(const struct agent_bank *bank, int i, double noise_var, double white_share,
-			double walk_share)
-{
-	double wander = bank->column[WHITE][i];
-	double r;
-
-	if (bank->members[i].family == AGENT_FAMILY_RETURNING)
-		wander += bank->column[THIRD_VAR][i];
-	r = noise_var - wander * white_share - bank->column[WALK][i] * walk_share;
-	return r > LEAST_NOISE * noise_var ? r : LEAST_NOISE * noise_var;
-}
-
-double agent_bank_innovation_var(const struct agent_bank *bank, double noise_var, double extra_var,
-				 double white_share, double walk_share)
-{
-	struct sums all = {0};
-	double first = bank->column[THETA][0];
-	int i;
-
-	for (i = 0; i < bank->n; i++)
-		add(&all, bank->column[WEIGHT][i], bank->column[THETA][i] - first,
-		    bank->column[P00][i] + own_noise(bank, i, noise_var, white_share, walk_share));
-	return variance(&all) + extra_var;
-}
-
-void agent_bank_update(struct agent_bank *bank, double offset, double noise_var, double extra_var,
-		       double white_share, double walk_share, double evidence)
-{
-	double *restrict theta = bank->column[THETA], *restrict f = bank->column[DRIFT];
-	double *restrict z = bank->column[THIRD], *restrict score = bank->column[SCORE];
-	double *restrict p00 = bank->column[P00], *restrict p01 = bank->column[P01];
-	double *restrict p02 = bank->column[P02], *restrict p11 = bank->column[P11];
-	double *restrict p12 = bank->column[P12], *restrict p22 = bank->column[P22];
-	double fade = 1.0 / bank->memory;
-	int i;
-
-	for (i = 0; i < bank->n; i++) {
-		double var = extra_var + own_noise(bank, i, noise_var, white_share, walk_share);
-		double s = p00[i] + var, r = offset - theta[i];
-		double k0 = p00[i] / s, k1 = p01[i] / s, surprise = r * r / s;
-		double left = var / s, kept = left > LEAST_KEPT ? left : LEAST_KEPT, least;
-
-		score[i] -= fade * (score[i] - bank->members[i].log_prior) +
-			    0.5 * evidence * (log(s) + (surprise < SURPRISE_CAP ? surprise : SURPRISE_CAP));
-		theta[i] += k0 * r;
-		f[i] += k1 * r;
-		/* A sample can't tell more of the drift than of the offset; what cancels can, and leaves less than 0. */
-		least = p11[i] * kept;
-		p11[i] -= k1 * p01[i];
-		p11[i] = least > p11[i] ? least : p11[i];
-		if (i >= bank->n_two) {
-			double k2 = p02[i] / s;
-
-			z[i] += k2 * r;
-			p12[i] -= k2 * p01[i];
-			least = p22[i] * kept;
-			p22[i] -= k2 * p02[i];
-			p22[i] = least > p22[i] ? least : p22[i];
-			/* Nor may the two vary together by more than each does. */
-			least = p12[i] * p12[i] / p22[i];
-			p11[i] = least > p11[i] ? least : p11[i];
-			p02[i] *= left;
-		}
-		/* var / s is 1 - k0 without the cancellation when the offset was forgotten. */
-		p01[i] *= left;
-		p00[i] *= left;
-	}
-	weigh(bank);
-}
-
-void agent_bank_forget_offset(struct agent_bank *bank)
-{
-	int i;
-
-	for (i = 0; i < bank->n; i++) {
-		bank->column[P00][i] = FORGOTTEN_VAR;
-		bank->column[P01][i] = bank->column[P02][i] = 0.0;
-	}
-}
-
-void agent_bank_admit(struct agent_bank *bank, double offset_var, double drift_var)
-{
-	int i;
-
-	for (i = 0; i < bank->n; i++) {
-		bank->column[P00][i] += offset_var;
-		/* A locked clock's drift stays known: whether it is locked is for the weights to say. */
-		if (bank->members[i].drift_var > 0.0)
-			bank->column[P11][i] += drift_var;
-	}
-}
-
-void agent_bank_limit_drift(struct agent_bank *bank, double var)
-{
-	int i;
-
-	for (i = 0; i < bank->n; i++)
-		if (bank->column[P11][i] > var)
-			bank->column[P11][i] = var;
-}
-
-void agent_bank_shift(struct agent_bank *bank, double offset)
-{
-	int i;
-
-	for (i = 0; i < bank->n; i++)
-		bank->column[THETA][i] += offset;
-}
-
-void agent_bank_weights(const struct agent_bank *bank, double *out)
-{
-	memcpy(out, bank->column[WEIGHT], bank->n * sizeof(double));
-}
-
-struct agent_bank_state *agent_bank_save(const struct agent_bank *bank)
-{
-	size_t size = (size_t)N_STATE * bank->n * sizeof(double);
-	struct agent_bank_state *state = malloc(sizeof(*state) + size);
-
-	if (!state)
-		return NULL;
-	state->time_s = bank->time_s;
-	memcpy(state->cells, bank->cells, size);
-	return state;
-}
-
-void agent_bank_restore(struct agent_bank *bank, const struct agent_bank_state *state)
-{
-	bank->time_s = state->time_s;
-	memcpy(bank->cells, state->cells, (size_t)N_STATE * bank->n * sizeof(double));
-	weigh(bank);
-}
-
-void agent_bank_state_free(struct agent_bank_state *state)
-{
-	free(state);
-}
 
 /* --- the other experts ---------------------------------------------------------------------------- */
 
@@ -850,6 +381,7 @@ void agent_mixture_start(struct agent_mixture *m)
 static double credit_of_bank(const struct agent_mixture *m, const struct agent_bank *bank,
 			     const struct agent_horizon *h, const struct choir *c)
 {
+	const double *family_weight = agent_bank_family_weights(bank);
 	double least = INFINITY, own = 0.0, of_bank = 0.0, share;
 	int v;
 
@@ -858,7 +390,7 @@ static double credit_of_bank(const struct agent_mixture *m, const struct agent_b
 			continue;
 		least = fmin(least, h->voice_ratio[v]);
 		if (is_bank(v)) {
-			share = fmax(bank->family_weight[v - FREE], LEAST_SHARE);
+			share = fmax(family_weight[v - FREE], LEAST_SHARE);
 			of_bank += share;
 			own += share * h->voice_ratio[v];
 		}
@@ -869,6 +401,7 @@ static double credit_of_bank(const struct agent_mixture *m, const struct agent_b
 static struct mixed mix(const struct agent_mixture *m, const struct agent_bank *bank,
 			const struct agent_horizon *h, const struct choir *c)
 {
+	const double *family_weight = agent_bank_family_weights(bank);
 	struct mixed out = {0};
 	double log_weight[AGENT_VOICES];
 	double best = -INFINITY, sum = 0.0, mean = 0.0, of_bank = 0.0, var = 0.0, apart;
@@ -884,7 +417,7 @@ static struct mixed mix(const struct agent_mixture *m, const struct agent_bank *
 		evidence = -2.0 * log1p(apart * apart / (3.0 * h->ratio_var * c->all.var));
 		/* ... and the bank's own evidence comes with every sample, long before scores at a long horizon do. */
 		if (is_bank(v))
-			evidence += log(LEAST_PART + (1.0 - LEAST_PART) * bank->family_weight[v - FREE]);
+			evidence += log(LEAST_PART + (1.0 - LEAST_PART) * family_weight[v - FREE]);
 		log_weight[v] = h->log_weight[v] + credit * evidence;
 		best = fmax(best, log_weight[v]);
 	}
@@ -897,7 +430,7 @@ static struct mixed mix(const struct agent_mixture *m, const struct agent_bank *
 		/* Not by the weight, which keeps a share for families that all samples speak against: their variances may
 		 * dwarf all others. */
 		if (is_bank(v)) {
-			double share = fmax(bank->family_weight[v - FREE], LEAST_SHARE) *
+			double share = fmax(family_weight[v - FREE], LEAST_SHARE) *
 				       exp(h->log_weight[v] - h->log_weight[FREE]);
 
 			of_bank += share;
@@ -925,7 +458,7 @@ static void consult(const struct agent_bank *bank, const struct agent_tracks *tr
 	struct agent_moments bank_at[AGENT_BANK_GROUPS];
 	int v;
 
-	agent_bank_forecast(bank, at_s - bank->time_s, bank_at);
+	agent_bank_forecast(bank, at_s - agent_bank_time(bank), bank_at);
 	c->all = bank_at[AGENT_BANK_ALL];
 	for (v = FREE; v <= RETURNING; v++) {
 		c->offset[v] = bank_at[v - FREE].mean;
@@ -1053,7 +586,7 @@ static int wants(const struct agent_horizon *h, double time_s)
 void agent_mixture_keep(struct agent_mixture *m, const struct agent_bank *bank,
 			const struct agent_tracks *tracks, struct agent_readout *readout)
 {
-	double time_s = bank->time_s, soonest = time_s + tracks->interval_s, asked_s = -INFINITY;
+	double time_s = agent_bank_time(bank), soonest = time_s + tracks->interval_s, asked_s = -INFINITY;
 	struct agent_moments drift[AGENT_BANK_GROUPS];
 	struct choir c;
 	int i, slot;
