@@ -1,8 +1,8 @@
 """Builds `agent.ffi._native`: cffi in API mode over libbpf, libc and native.c.
 
 The declarations come from `bpf/records.h` (the wire, the one definition of every record), `native.h`, `clockbank.h`,
-`clockcore.h` and `batchreplay.h` (what the C sources of the same names give), and, below, the calls of libbpf and libc that Python
-makes itself. The C compiler checks all of them against the real headers.
+`clockcore.h` and `batchreplay.h` (what the C sources of the same names give), and, below, the calls of libbpf and libc
+that Python makes itself. The C compiler checks all of them against the real headers.
 """
 
 import re
