@@ -292,7 +292,11 @@ class Clock:
     def _watch_stamps(self, mono_ns: int) -> None:
         """Tag that packets come without their stamps, however well the PHC itself is read."""
         last_ns = self._first_packet_ns if self._stamped_ns is None else self._stamped_ns
-        if last_ns is None or self._unstamped_ns is None or self._unstamped_ns - last_ns <= _SOFTWARE_AFTER_NS:
+        if (
+            last_ns is None
+            or self._unstamped_ns is None
+            or self._unstamped_ns - last_ns <= _SOFTWARE_AFTER_NS
+        ):
             self._episodes.discard("unstamped")
         elif "unstamped" not in self._episodes:
             self._episodes.add("unstamped")
