@@ -95,6 +95,8 @@ class Watch:
     rewrite: TimestampRewrite | None
     end: str = ""
     """Why nothing is captured on it any more; empty while it is."""
+    rx_queues: int = 0
+    """Receive queues that it has now."""
     cpus: set[int] = field(default_factory=set)
     """CPUs that served this interface in the last control step."""
     # Growth since the last control step:
@@ -415,6 +417,17 @@ class Loop:
                 if self._refclock is not None and watch is self._watches[0]:
                     self._refclock.stop(f"{watch.interface.name} {watch.end}")
 
+    def _notice_queues(self, watch: Watch) -> None:
+        """Tell that somebody gave the interface more or fewer queues (`ethtool -L`) than the plan was made for."""
+        queues = len(list((HostPaths().net(watch.interface.name) / "queues").glob("rx-*")))
+        began = len(watch.interface.queues)
+        if queues != (watch.rx_queues or began):
+            self._notes.append(
+                f"{watch.interface.name}: has {queues} receive queues now, and had {began} when the run began: all are "
+                "measured, and those that are new are left where they are until `agent run` is started again"
+            )
+        watch.rx_queues = queues
+
     def _read_phc(self, watch: Watch, mono_ns: int) -> PhcReading | None:
         """This tick's reading of the interface's PHC, if it has one."""
         if watch.phc is None:
@@ -497,6 +510,7 @@ class Loop:
         for watch in self._watches:
             if not watch.gone:
                 self._notes += [f"CPU {cpu} came online" for cpu in watch.capture.follow_cpus(online)]
+                self._notice_queues(watch)
         if not self._options.observe and (note := self._idle_limit.follow()):
             self._notes.append(note)
         span_ns = mono_ns - self._health_mono_ns

@@ -86,6 +86,8 @@ class Actuator(ABC):
         before = b""
         try:
             before = self.read(target)
+            if taken := self.taken_over(target):
+                return Outcome(target, value, before, before, False, taken, errno.ENODEV, True)
             if kind.same(before, value):
                 return Outcome(target, value, before, before, True, "")
             try:
@@ -105,6 +107,11 @@ class Actuator(ABC):
     def in_effect(self, target: Target) -> CpuMask | None:
         """The CPUs that the kernel really uses now; None where it does not tell them apart from the value."""
         return None
+
+    def taken_over(self, target: Target) -> str:
+        """Why the target is not what it was when the host was read; empty where it is."""
+        del target
+        return ""
 
     def problem(self) -> str | None:
         """Why no write can succeed on this host; None where nothing is known to be in the way.
@@ -166,6 +173,16 @@ class IrqActuator(Actuator):
         path = self.paths.irq(irq.number) / "smp_affinity"
         first = min(index for name, index in irq.queues if name == interface.name)
         return Target(self.name, interface.name, first, Setting("file", str(path), namespaced=False))
+
+    def taken_over(self, target: Target) -> str:
+        """Numbers are given again: after `ethtool -L` or a reset, this one may be another device's."""
+        directory = Path(target.setting.target).parent
+        known = self.host.irqs[int(directory.name)].actions
+        # A handler has a directory of its name; one whose name has a slash has none.
+        now = [entry.name for entry in directory.iterdir() if entry.is_dir()]
+        if not known or not now or any(name in known for name in now):
+            return ""
+        return f"interrupt {directory.name} is {now[0]} now, not {known[0]}: the driver has set up its queues anew"
 
     def in_effect(self, target: Target) -> CpuMask | None:
         """`effective_affinity`, which follows a write only at the next interrupt."""

@@ -31,7 +31,7 @@ def agent(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]
 
 
 class AgentRun:
-    """`agent run` in a namespace; its frames are collected as they come. A context manager: it ends with it.
+    """`agent run` in a namespace (None: this process's); its frames are collected as they come. A context manager.
 
     `inside` starts the process within the namespace's thread instead of naming the namespace by `--netns`;
     `before` is put before the command (`unshare`, `setpriv`, …).
@@ -39,7 +39,7 @@ class AgentRun:
 
     def __init__(
         self,
-        namespace: Namespace,
+        namespace: Namespace | None,
         state_dir: Path,
         *arguments: str,
         interfaces: Sequence[str] = ("cap0",),
@@ -48,7 +48,7 @@ class AgentRun:
         env: Mapping[str, str] | None = None,
     ) -> None:
         named = [word for name in interfaces for word in ("-i", name)]
-        where = [] if inside else ["--netns", namespace.name]
+        where = [] if inside or namespace is None else ["--netns", namespace.name]
         command = [*before, *AGENT, "run", *named, *where, "--state-dir", str(state_dir), *arguments]
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         self.frames: list[Frame] = []
@@ -62,7 +62,7 @@ class AgentRun:
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._stderr, env=env
             )
 
-        self.process = namespace.call(start) if inside else start()
+        self.process = namespace.call(start) if inside and namespace else start()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 

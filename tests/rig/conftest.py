@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
@@ -19,5 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="runs in the guest only: make test-rig"))
 
 
+if "RIG" in os.environ:
+    agent_run.AGENT = (sys.executable, "-m", "tests.rig.slow_agent")
 # Software emulation is some 14 times slower, and the verifier walks 100,000 instructions.
 agent_run.TIMEOUT_S = 150.0

@@ -1,4 +1,4 @@
-"""docs/kernels.md from what the surveys of the kernels left: `python -m tests.rig.kernelspage DIRECTORY`."""
+"""docs/kernels.md from what the surveys of the kernels left: `python -m tests.rig.kernelspage DIRECTORY PAGE`."""
 
 from __future__ import annotations
 
@@ -63,4 +63,4 @@ def page(surveys: list[dict[str, Any]], refused: dict[str, str]) -> str:
 
 if __name__ == "__main__":
     files = sorted(Path(sys.argv[1]).glob("kernel-*.json"))
-    sys.stdout.write(page([json.loads(file.read_text()) for file in files], refusals()))
+    Path(sys.argv[2]).write_text(page([json.loads(file.read_text()) for file in files], refusals()))

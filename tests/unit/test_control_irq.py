@@ -141,3 +141,16 @@ def test_without_stamps_an_affinity_cannot_be_judged(nic: SimulatedNic) -> None:
         events += nic.controller.tick(Observation(CpuLoad(0.1, shares), {"eth0": seen}), nic.now_ns)
     assert nic.affinities() == ["2", "2"]
     assert any(isinstance(event, PlanEvent) and "measured" in event.reason for event in events)
+
+
+def test_an_interrupt_that_is_another_devices_now_is_left_alone(tmp_path: Path) -> None:
+    """After `ethtool -L` the number 31 may be a disk's: nothing is written to it, and why is said once."""
+    nic = SimulatedNic(tmp_path)
+    for irq, name in ((31, "nvme0q1"), (32, "eth0-TxRx-1")):
+        (nic.tree.paths.irq(irq) / name).mkdir()
+    events = nic.run(60)
+    refused = [event for event in events if isinstance(event, ChangeEvent) and event.outcome == "refused"]
+    assert nic.affinities()[0] == "2"
+    assert [event.reason for event in refused if "/irq/31/" in event.target] == [
+        "interrupt 31 is nvme0q1 now, not eth0-TxRx-0: the driver has set up its queues anew"
+    ]
