@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from math import hypot, sqrt
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,8 +50,7 @@ _SAME_JUMP_NS = 1_000_000_000
 _BASELINE_SHARE = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(NamedTuple):
     """The offset mono - hw expected `horizon_s` after the report, with present steering."""
 
     horizon_s: float
@@ -163,7 +162,7 @@ class Clock:
             anchor = against_raw(anchor, pairs)
             if anchor is None:
                 cause = "CLOCK_REALTIME was set while the PHC was read against it"
-                self._tags.append(Tag("outlier", int(pairs.mono_ns[pairs.best()]), 0, cause))
+                self._tags.append(Tag("outlier", pairs.best_moment.mono_ns, 0, cause))
                 return
         raw_ns = anchor.local_ns
         mono_ns = raw_ns + self._monoraw.mono_ns - self._monoraw.raw_ns
@@ -201,9 +200,9 @@ class Clock:
         """Bring everything up to now; `pairs` are read after the windows were drained."""
         self._monoraw.observe(pairs, steering)
         mono_ns, raw_ns = self._monoraw.mono_ns, self._monoraw.raw_ns
-        best = pairs.best()
-        realtime_ns = int(pairs.realtime_ns[best])
-        tai_utc_s = round((int(pairs.tai_ns[best]) - realtime_ns) * 1e-9)
+        best = pairs.best_moment
+        realtime_ns = best.realtime_ns
+        tai_utc_s = round((best.tai_ns - realtime_ns) * 1e-9)
         self._anchors.tai_utc_s = self._envelope.tai_utc_s = tai_utc_s
         slew = self._monoraw.rate_ppb
         envelope = self._envelope
@@ -337,15 +336,8 @@ class Clock:
     def _predict(self, track: Track, raw_ns: int, mono_ns: int, unknown: float) -> tuple[Prediction, ...]:
         ahead = self._monoraw.ahead_ns(mono_ns)
         slew, slew_sigma = self._monoraw.rate_ppb, self._monoraw.rate_sigma_ppb
-        forecast = track.forecast(raw_ns)
         out = []
-        for horizon, offset_ns, sigma_ns, p99_ns in zip(
-            track.mixture.horizons_s,
-            forecast.offset_ns.tolist(),
-            forecast.sigma_ns.tolist(),
-            forecast.p99_ns.tolist(),
-            strict=True,
-        ):
+        for horizon, offset_ns, sigma_ns, p99_ns in track.predictions(raw_ns):
             hidden = slew_sigma * horizon
             out.append(
                 Prediction(

@@ -370,7 +370,8 @@ class Envelope:
     @property
     def noise_var(self) -> float:
         """Variance of a typical sub-interval's minimum, ns^2."""
-        return self._typical_var * self.track.noise.scale + _UNSEEN_NS**2
+        scale: float = self.track.noise.scale
+        return self._typical_var * scale + _UNSEEN_NS**2
 
     # One sub-interval.
 
@@ -658,7 +659,7 @@ class Envelope:
         self.track.release_drift(slope_ppb, held[0].residual_ns)
         self._feed(held)
         # Their lowest pairs were chosen, and moved to the middle, by the old rate.
-        self.track.bank.release_drift(0.0, (slope_ppb * SUB_INTERVAL_NS * 1e-9) ** 2)
+        self.track.admit_drift(0.0, slope_ppb * SUB_INTERVAL_NS * 1e-9)
         cause = f"rate of the hardware clock changed by about {-slope_ppb:+.0f} ppb"
         return [Tag("freq_step", onset.mono_ns, size, cause)]
 
