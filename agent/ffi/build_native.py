@@ -348,6 +348,8 @@ _INCLUDES = """
 #include "clockcore.h"
 #include "clocktrack.h"
 #include "clockmono.h"
+#include "clockwindows.h"
+#include "clockenvelope.h"
 #include "batchreplay.h"
 
 /* bpf_link_info's head and its tracing part: cffi can't name members of an anonymous union. */
@@ -367,8 +369,17 @@ def _declarations(header: Path) -> str:
 
 
 # Those that Python calls, in the order in which they build on each other.
-_HEADERS = ("native.h", "clockbank.h", "clockcore.h", "clocktrack.h", "clockmono.h", "batchreplay.h")
-_SOURCES = ("native.c", "clockbank.c", "clockcore.c", "clocktrack.c", "clockmono.c", "batchreplay.c")
+_HEADERS = (
+    "native.h",
+    "clockbank.h",
+    "clockcore.h",
+    "clocktrack.h",
+    "clockmono.h",
+    "clockwindows.h",
+    "clockenvelope.h",
+    "batchreplay.h",
+)
+_SOURCES = tuple(name.replace(".h", ".c") for name in _HEADERS)
 _INLINE_HEADERS = ("clockwide.h", "clockwhole.h")
 
 ffibuilder = FFI()
