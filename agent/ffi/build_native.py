@@ -348,6 +348,7 @@ _INCLUDES = """
 #include "clockcore.h"
 #include "clocktrack.h"
 #include "clockmono.h"
+#include "clockanchor.h"
 #include "clockwindows.h"
 #include "clockenvelope.h"
 #include "batchreplay.h"
@@ -375,6 +376,7 @@ _HEADERS = (
     "clockcore.h",
     "clocktrack.h",
     "clockmono.h",
+    "clockanchor.h",
     "clockwindows.h",
     "clockenvelope.h",
     "batchreplay.h",
