@@ -8,20 +8,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from agent.ffi import _native
+
 if TYPE_CHECKING:
     from agent.ffi.clocks import ClockPairs
     from agent.ffi.phc import PhcBurst
 
-# Noise of a read that took no longer than the fastest: some percent of its delay, never below 10 ns.
-_NOISE_FLOOR_NS = 10.0
-_NOISE_PER_DELAY = 0.02
-# Asymmetry is common to all reads of a burst: averaging does not reduce it below this part of the delay.
-_ASYMMETRY_PER_DELAY = 0.02
+_ffi, _lib = _native.ffi, _native.lib
+
 # Stamps are integers, and a read may round both ways.
 _INTERVAL_SLACK_NS = 2.0
-# How far off the drift may be that is taken out: all of it at first, and a step of the frequency later. Over a burst
-# that is more than cross-timestamps leave open, whose delay is 0.
-_DRIFT_SLACK_PPB = 500_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,49 +41,21 @@ class Anchor:
 def anchor_of(burst: PhcBurst, drift_ppb: float) -> Anchor | None:
     """Return the anchor of one burst, or None if it has no usable read.
 
-    Read j gives o_j = (t1+t2)/2 - phc and delay_j = t2 - t1; weights are 1/(s0^2 + ((delay_j - min)/2)^2)
-    (excess delay may all be on one side), the variance 1/sum(w) plus a floor for asymmetry. `drift_ppb`, d(local -
-    PHC)/dt, is taken out within the burst.
+    `drift_ppb`, d(local - PHC)/dt, is taken out within the burst. The formula stands in `agent/ffi/clockanchor.c`.
     """
-    t1, t2, phc = (np.asarray(a, dtype=np.int64) for a in (burst.t1_ns, burst.t2_ns, burst.phc_ns))
-    usable = (t2 >= t1) & (phc > 0)
-    if not usable.all():
-        t1, t2, phc = t1[usable], t2[usable], phc[usable]
-    if t1.size == 0:
+    found = _ffi.new("struct agent_anchor *")
+    reads = [_ffi.from_buffer("int64_t[]", a) for a in (burst.t1_ns, burst.t2_ns, burst.phc_ns)]
+    if not _lib.agent_anchor_of(*reads, len(burst.t1_ns), drift_ppb, found):
         return None
-    delay = t2 - t1
-    fastest = int(np.argmin(delay))
-    delay_min = int(delay[fastest])
-    middle = t1 + (delay >> 1)
-    local_ns = int(middle[fastest])
-    base = local_ns - int(phc[fastest])
-    # Twice the half-nanosecond that the shift drops is the delay's parity.
-    since = middle - local_ns
-    relative = (middle - phc - base) + (delay & 1) * 0.5 - since * (drift_ppb * 1e-9)
-    half = delay * 0.5 + np.abs(since) * (_DRIFT_SLACK_PPB * 1e-9)
-    low = float((relative - half).max()) - _INTERVAL_SLACK_NS
-    high = float((relative + half).min()) + _INTERVAL_SLACK_NS
-    noise = max(_NOISE_FLOOR_NS, _NOISE_PER_DELAY * delay_min)
-    floor = (_ASYMMETRY_PER_DELAY * delay_min) ** 2
-    consistent = low <= high
-    if consistent:
-        weights = 1.0 / (noise * noise + ((delay - delay_min) * 0.5) ** 2)
-        total = float(weights.sum())
-        offset = float((weights * relative).sum()) / total
-        offset = min(max(offset, low), high)
-        var = 1.0 / total + floor
-    else:
-        offset, var = 0.0, noise * noise + floor
-        low, high = float(-half[fastest]), float(half[fastest])
     return Anchor(
         burst.local_clock,
-        local_ns,
-        base + round(offset),
-        var,
-        base + round(low),
-        base + round(high),
-        delay_min,
-        consistent,
+        found.local_ns,
+        found.offset_ns,
+        found.var,
+        found.low_ns,
+        found.high_ns,
+        found.read_delay_ns,
+        bool(found.consistent),
     )
 
 

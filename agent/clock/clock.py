@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from math import hypot, sqrt
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from agent.clock.jumps import Tag
 from agent.clock.model import ClockModel, next_model
 from agent.clock.monoraw import MonoRaw
 from agent.clock.track import Track
-from agent.ffi.records import WINDOW_DRIFT_VALID
+from agent.clock.windows import Windows
 
 if TYPE_CHECKING:
     from agent.ffi.clocks import ClockPairs, Steering
@@ -46,12 +46,9 @@ _INIT_SPAN_NS = 200_000_000
 _INIT_DRIFT_SIGMA_PPB = 20_000.0
 # What envelope and anchors see within this of each other is one jump.
 _SAME_JUMP_NS = 1_000_000_000
-# Records of nearly the longest baseline give the kernel's drift.
-_BASELINE_SHARE = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(NamedTuple):
     """The offset mono - hw expected `horizon_s` after the report, with present steering."""
 
     horizon_s: float
@@ -103,16 +100,12 @@ class Clock:
         self.base_delay_ns = base_delay_ns
         self._monoraw = MonoRaw()
         self._anchors = Estimator()
-        self._envelope = Envelope(self._monoraw, MAX_HOLDOVER_NS)
+        self._windows = Windows()
+        self._envelope = Envelope(self._windows, self._monoraw, MAX_HOLDOVER_NS)
         self._model: ClockModel | None = None
         self._steps = self._resets = 0
         self._tags: list[Tag] = []
         self._episodes: set[str] = set()
-        self._first_packet_ns: int | None = None
-        self._stamped_ns: int | None = None
-        self._missing = 0
-        self._unstamped_ns: int | None = None
-        self._kernel_drifts: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]] = []
         self._anchored = False
         self._anchor_mono_ns = 0
         self._anchor_jumps: deque[int] = deque(maxlen=8)
@@ -131,22 +124,7 @@ class Clock:
             return
         if not self._monoraw.mono_ns:
             self._monoraw.observe(pairs, None)
-        if self._first_packet_ns is None:
-            self._first_packet_ns = int(windows["open_mono_ns"].min())
-        stamped = int(np.count_nonzero(windows["n_stamped"]))
-        if stamped:
-            self._stamped_ns = int(windows["last_mono_ns"].max())
-            self._envelope.add(windows)
-        if stamped < len(windows):
-            missing = int(windows["n_missing"].sum())
-            self._missing += missing
-            if missing:
-                self._unstamped_ns = int(windows["last_mono_ns"].max())
-        valid = (windows["flags"] & WINDOW_DRIFT_VALID) != 0
-        if valid.any():
-            self._kernel_drifts.append(
-                (windows["drift_baseline_ns"][valid], windows["drift_mono_ppb"][valid])
-            )
+        self._windows.add(windows)
 
     def observe_anchor(self, burst: PhcBurst, pairs: ClockPairs) -> None:
         """Take one burst of PHC reads; one against realtime needs `pairs` from before and from after it."""
@@ -163,7 +141,7 @@ class Clock:
             anchor = against_raw(anchor, pairs)
             if anchor is None:
                 cause = "CLOCK_REALTIME was set while the PHC was read against it"
-                self._tags.append(Tag("outlier", int(pairs.mono_ns[pairs.best()]), 0, cause))
+                self._tags.append(Tag("outlier", pairs.best_moment.mono_ns, 0, cause))
                 return
         raw_ns = anchor.local_ns
         mono_ns = raw_ns + self._monoraw.mono_ns - self._monoraw.raw_ns
@@ -201,9 +179,9 @@ class Clock:
         """Bring everything up to now; `pairs` are read after the windows were drained."""
         self._monoraw.observe(pairs, steering)
         mono_ns, raw_ns = self._monoraw.mono_ns, self._monoraw.raw_ns
-        best = pairs.best()
-        realtime_ns = int(pairs.realtime_ns[best])
-        tai_utc_s = round((int(pairs.tai_ns[best]) - realtime_ns) * 1e-9)
+        best = pairs.best_moment
+        realtime_ns = best.realtime_ns
+        tai_utc_s = round((best.tai_ns - realtime_ns) * 1e-9)
         self._anchors.tai_utc_s = self._envelope.tai_utc_s = tai_utc_s
         slew = self._monoraw.rate_ppb
         envelope = self._envelope
@@ -213,7 +191,7 @@ class Clock:
         state, reason, anchored = self._state(mono_ns, raw_ns)
         if anchored:
             self._watch_stamps(mono_ns)
-        kernel = self._kernel_drift()
+        kernel = self._windows.ladder_drift()
         usable = self._anchored if anchored else envelope.accepted_mono_ns is not None
         if not usable:
             return self._empty_report(state, reason, mono_ns, kernel)
@@ -252,7 +230,7 @@ class Clock:
             tags,
             model,
             self._predict(track, raw_ns, mono_ns, unknown),
-            self._anchors.accepted if anchored else envelope.counts.used,
+            self._anchors.accepted if anchored else envelope.used,
             timescale,
             reason,
             *kernel,
@@ -273,7 +251,8 @@ class Clock:
     def _envelope_state(self, mono_ns: int) -> tuple[State, str]:
         envelope = self._envelope
         if envelope.accepted_mono_ns is None:
-            if self._first_packet_ns is not None and mono_ns - self._first_packet_ns > _SOFTWARE_AFTER_NS:
+            first_ns = self._windows.first_packet_ns
+            if first_ns is not None and mono_ns - first_ns > _SOFTWARE_AFTER_NS:
                 cause = "packets carry no hardware stamp"
                 self._once("missing", mono_ns, cause)
                 return "software", cause
@@ -291,24 +270,21 @@ class Clock:
 
     def _watch_stamps(self, mono_ns: int) -> None:
         """Tag that packets come without their stamps, however well the PHC itself is read."""
-        last_ns = self._first_packet_ns if self._stamped_ns is None else self._stamped_ns
-        if (
-            last_ns is None
-            or self._unstamped_ns is None
-            or self._unstamped_ns - last_ns <= _SOFTWARE_AFTER_NS
-        ):
+        seen = self._windows.native
+        last_ns = seen.stamped_ns or seen.first_open_ns
+        if seen.unstamped_ns - last_ns <= _SOFTWARE_AFTER_NS:
             self._episodes.discard("unstamped")
         elif "unstamped" not in self._episodes:
             self._episodes.add("unstamped")
-            since = "" if self._stamped_ns is None else " any more"
+            since = " any more" if seen.stamped_ns else ""
             self._tags.append(Tag("missing", mono_ns, 0, f"packets carry no hardware stamp{since}"))
 
     def _silence_reason(self, mono_ns: int) -> str:
         if self._envelope.stale:
             return "hardware stamps repeat"
-        if self._stamped_ns is not None and mono_ns - self._stamped_ns <= _HOLDOVER_AFTER_NS:
+        if mono_ns - self._windows.native.stamped_ns <= _HOLDOVER_AFTER_NS:
             return "every packet is queued above the envelope"
-        if self._missing:
+        if self._windows.native.missing:
             self._once("missing", mono_ns, "packets carry no hardware stamp any more")
             return "packets carry no hardware stamp any more"
         return "no packets"
@@ -337,15 +313,8 @@ class Clock:
     def _predict(self, track: Track, raw_ns: int, mono_ns: int, unknown: float) -> tuple[Prediction, ...]:
         ahead = self._monoraw.ahead_ns(mono_ns)
         slew, slew_sigma = self._monoraw.rate_ppb, self._monoraw.rate_sigma_ppb
-        forecast = track.forecast(raw_ns)
         out = []
-        for horizon, offset_ns, sigma_ns, p99_ns in zip(
-            track.mixture.horizons_s,
-            forecast.offset_ns.tolist(),
-            forecast.sigma_ns.tolist(),
-            forecast.p99_ns.tolist(),
-            strict=True,
-        ):
+        for horizon, offset_ns, sigma_ns, p99_ns in track.predictions(raw_ns):
             hidden = slew_sigma * horizon
             out.append(
                 Prediction(
@@ -377,18 +346,6 @@ class Clock:
             slew_s=_MODEL_SLEW_S,
             validity_ns=MODEL_VALIDITY_NS,
         )
-
-    def _kernel_drift(self) -> tuple[float | None, int]:
-        if not self._kernel_drifts:
-            return None, 0
-        baselines = np.concatenate([baseline for baseline, _ in self._kernel_drifts])
-        drifts = np.concatenate([drift for _, drift in self._kernel_drifts])
-        self._kernel_drifts.clear()
-        longest = int(baselines.max())
-        chosen = np.sort(drifts[baselines >= _BASELINE_SHARE * longest])
-        # The median, without np.median's care for NaN and axes, which costs more than all else here.
-        middle = len(chosen) // 2
-        return (int(chosen[middle]) + int(chosen[-1 - middle])) / 2.0, longest
 
     # Tags.
 

@@ -1,41 +1,32 @@
-"""Closed windows of one clock to offset and drift: the envelope, followed from below.
+"""The envelope of one clock's windows to offset and drift, followed from below.
 
 Queueing only ever adds to local - hardware, so per sub-interval the smallest pair counts. Each path (CPU,
 queue) has its own base above the lowest path: one path moving is not a clock stepping. A lasting shift is a step
 of the clock only if all paths that were busy shifted alike; upwards, where queueing can do the same, also
 only if the envelope stays as flat and the windows as tight as before.
+
+Sub-intervals that fit are the core's (`agent/ffi/clockenvelope.c`); here is what those mean that do not.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import sqrt
 from statistics import median
-
-import numpy as np
-import numpy.typing as npt
 
 from agent.clock.jumps import GATE_SIGMAS, Tag, TagKind, name_bounce, name_step, shape_of
 from agent.clock.monoraw import MonoRaw
 from agent.clock.track import Track, TrackState
+from agent.clock.windows import SUB_INTERVAL_NS, Windows, rough_drift_ppb
+from agent.ffi import _native
 
-WindowArray = npt.NDArray[np.void]
+_ffi, _lib = _native.ffi, _native.lib
 
-SUB_INTERVAL_NS = 20_000_000
 # A window reaches us about its own length after it opened; sub-intervals wait this long for their windows.
 _WINDOW_LAG_NS = 4_000_000
-# The scatter of the lowest windows is measured up to this rank.
-_SCATTER_RANK = 4
-_FLOOR_NS = 20.0
-# Caches, frequency scaling and the read of mono against raw move an envelope by this, however still it lies.
-_UNSEEN_NS = 15.0
 # A shift below this is nobody's step: the offset follows it without a word.
 _LEAST_STEP_NS = 1_000
-# Scatter per window before any was measured.
-_INITIAL_SCATTER_NS = 2_000.0
-# Robust limits in sqrt(S): positive residuals may be queueing, negative ones hardly.
-_ABOVE, _BELOW = 1.5, 4.0
 
 # Suspects are judged when this many sub-intervals agree, an upward shift over no less than this span.
 _JUDGE_AFTER = 4
@@ -58,211 +49,9 @@ _TOLERANCE_FLOOR_NS = 150.0
 _TIGHT_FACTOR = 1.7
 _TIGHT_SLACK_NS = 100.0
 # What an applied change may do to the envelope, and for how long after it.
-_CHANGE_MAX_NS = 100_000
+_CHANGE_MAX_NS: int = _lib.AGENT_CHANGE_MAX_NS
 _CHANGE_SPAN_NS = 1_000_000_000
-
-# A path's base is the smallest it showed over one to two of these; it counts after so many sub-intervals.
-_BASE_BLOCK_NS = 1_000_000_000
-_PATH_KNOWN_AFTER = 25
 _PATH_ACTIVE_NS = 500_000_000
-_PATH_FORGET_NS = 60_000_000_000
-# Packets of a frozen stamp span more than this of local time.
-_STALE_SPAN_NS = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class PathMinimum:
-    """The least queued pair of one path in one sub-interval: mono - hw, exact, and what stood around it.
-
-    `scatter_ns` is the mean spacing of the lowest window minima, -1 with a single window; `spread_ns` the height
-    of the median window above the lowest.
-    """
-
-    path: int
-    mono_ns: int
-    offset_ns: int
-    windows: int
-    scatter_ns: float
-    spread_ns: float
-    frozen: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SubInterval:
-    """All paths' minima of one sub-interval."""
-
-    start_mono_ns: int
-    minima: list[PathMinimum]
-
-
-def path_key(cpu: int, queue: int) -> int:
-    """Return the key of a path."""
-    return cpu << 16 | queue
-
-
-@dataclass(frozen=True, slots=True)
-class EnvelopePairs:
-    """What the envelope needs of closed windows: int64[4, n], rows as the properties name them.
-
-    One array, since choosing and joining columns then is one call and not four.
-    """
-
-    table: npt.NDArray[np.int64]
-
-    @classmethod
-    def of(cls, windows: WindowArray) -> EnvelopePairs:
-        """Return the envelope pairs of those windows that have a stamp."""
-        table = np.empty((4, len(windows)), dtype=np.int64)
-        envelope = windows["envelope"]
-        mono, hw, path, frozen = table
-        mono[:] = envelope["mono_ns"]
-        hw[:] = envelope["hw_ns"]
-        stamped = (windows["n_stamped"] > 0) & (hw > 0)
-        np.subtract(mono, hw, out=table[1])
-        path[:] = windows["cpu"]
-        path <<= 16
-        path |= windows["queue"]
-        frozen[:] = _frozen(windows)
-        pairs = cls(table)
-        return pairs if stamped.all() else pairs.where(stamped)
-
-    @property
-    def mono_ns(self) -> npt.NDArray[np.int64]:
-        """When the pair was seen."""
-        row: npt.NDArray[np.int64] = self.table[0]
-        return row
-
-    @property
-    def offset_ns(self) -> npt.NDArray[np.int64]:
-        """mono - hw."""
-        row: npt.NDArray[np.int64] = self.table[1]
-        return row
-
-    @property
-    def path(self) -> npt.NDArray[np.int64]:
-        """The window's `path_key`."""
-        row: npt.NDArray[np.int64] = self.table[2]
-        return row
-
-    @property
-    def frozen(self) -> npt.NDArray[np.int64]:
-        """1 where the window saw one stamp only, again and again; else 0."""
-        row: npt.NDArray[np.int64] = self.table[3]
-        return row
-
-    def __len__(self) -> int:
-        return int(self.table.shape[1])
-
-    def where(self, chosen: npt.NDArray[np.bool_]) -> EnvelopePairs:
-        """Return the chosen pairs."""
-        return EnvelopePairs(self.table[:, chosen])
-
-    def then(self, later: EnvelopePairs) -> EnvelopePairs:
-        """Return these pairs and then the others."""
-        return later if len(self) == 0 else EnvelopePairs(np.concatenate((self.table, later.table), axis=1))
-
-
-def collapse(pairs: EnvelopePairs, drift_mono_ppb: float, sub_ns: int = SUB_INTERVAL_NS) -> list[SubInterval]:
-    """Return the sub-intervals of `pairs` (any order) in time order.
-
-    Per path, the pair with the least mono - hw once `drift_mono_ppb` is taken out. Integers stay exact; floats
-    are differences from the first pair.
-    """
-    if len(pairs) == 0:
-        return []
-    mono, offset = pairs.mono_ns, pairs.offset_ns
-    first_mono, first_offset = int(mono[0]), int(offset[0])
-    level = (offset - first_offset) - (mono - first_mono) * (drift_mono_ppb * 1e-9)
-    sub = mono // sub_ns
-    first_sub = int(sub.min())
-    key = (sub - first_sub) << 32 | pairs.path
-    order = np.lexsort((level, key))
-    key, level = key[order], level[order]
-    edges = np.concatenate(([0], np.flatnonzero(key[1:] != key[:-1]) + 1, [len(key)]))
-    starts, counts = edges[:-1], edges[1:] - edges[:-1]
-    lowest = level[starts]
-    rank = np.minimum(counts - 1, _SCATTER_RANK)
-    spacing = (level[starts + rank] - lowest) / np.maximum(rank, 1)
-    spread = level[starts + counts // 2] - lowest
-    frozen = pairs.frozen[order]
-    rows = order[starts]
-    out: list[SubInterval] = []
-    last = -1
-    for group, at, what, count, scatter, wide, stuck in zip(
-        key[starts].tolist(),
-        mono[rows].tolist(),
-        offset[rows].tolist(),
-        counts.tolist(),
-        spacing.tolist(),
-        spread.tolist(),
-        np.logical_or.reduceat(frozen, starts).tolist(),
-        strict=True,
-    ):
-        index = group >> 32
-        if index != last:
-            out.append(SubInterval((index + first_sub) * sub_ns, []))
-            last = index
-        out[-1].minima.append(
-            PathMinimum(group & 0xFFFFFFFF, at, what, count, scatter if count > 1 else -1.0, wide, stuck)
-        )
-    return out
-
-
-def rough_drift_ppb(subs: list[SubInterval]) -> float:
-    """Return d(mono - hw)/dmono by Theil and Sen: the median slope between the sub-intervals' lowest pairs."""
-    lowest = [min(s.minima, key=lambda m: m.offset_ns) for s in subs]
-    slopes = [
-        (b.offset_ns - a.offset_ns) / (b.mono_ns - a.mono_ns) * 1e9
-        for i, a in enumerate(lowest)
-        for b in lowest[i + 1 : i + 32]
-        if b.mono_ns > a.mono_ns
-    ]
-    return median(slopes) if slopes else 0.0
-
-
-def _frozen(windows: WindowArray) -> npt.NDArray[np.bool_]:
-    """Return which windows saw one and the same stamp on packets that are apart in local time."""
-    first, last = windows["first"], windows["last"]
-    same: npt.NDArray[np.bool_] = (first["hw_ns"] == last["hw_ns"]) & (windows["n_stamped"] > 1)
-    if not same.any():
-        return same
-    span = last["mono_ns"].astype(np.int64) - first["mono_ns"].astype(np.int64)
-    return same & (span > _STALE_SPAN_NS)
-
-
-@dataclass(slots=True)
-class _Path:
-    """What is known of one (CPU, queue): its base above the lowest path, its scatter, when it was seen."""
-
-    base_ns: int
-    known: bool
-    last_mono_ns: int
-    last_hw_ns: int
-    scatter_ns: float = _INITIAL_SCATTER_NS
-    noise_ns: float = 0.0
-    seen: int = 0
-    block_start_ns: int = 0
-    block_min: int | None = None
-    previous_min: int | None = None
-
-    def learn_base(self, mono_ns: int, above_ns: int) -> None:
-        """Take one sub-interval's height above the lowest path; the base is the least of one to two blocks."""
-        self.seen += 1
-        if mono_ns - self.block_start_ns > _BASE_BLOCK_NS:
-            self.previous_min, self.block_min, self.block_start_ns = self.block_min, None, mono_ns
-        self.block_min = above_ns if self.block_min is None else min(self.block_min, above_ns)
-        low = self.block_min if self.previous_min is None else min(self.block_min, self.previous_min)
-        if self.seen >= _PATH_KNOWN_AFTER:
-            self.base_ns, self.known = max(low, 0), True
-
-    def shift_base(self, by_ns: int) -> None:
-        """The lowest path moved: everything above it is now higher by `by_ns`."""
-        self.base_ns = max(self.base_ns + by_ns, 0)
-        self.block_min = None if self.block_min is None else self.block_min + by_ns
-        self.previous_min = None if self.previous_min is None else self.previous_min + by_ns
-
-    def tolerance_ns(self) -> float:
-        return _TOLERANCE_SIGMAS * self.noise_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,13 +70,11 @@ class _Held:
 
 @dataclass(slots=True)
 class Counts:
-    """What became of the sub-intervals and windows."""
+    """What became of the sub-intervals and windows that are not in the estimate."""
 
-    used: int = 0
     queued: int = 0
     late_windows: int = 0
     small_shifts: int = 0
-    stale: int = 0
 
 
 @dataclass(slots=True)
@@ -298,69 +85,108 @@ class _Lift:
     size_ns: int
 
 
-@dataclass(slots=True)
 class Envelope:
     """The lower envelope of mono - hw of one clock, as offset raw - hw and drift against raw.
 
-    `accepted_mono_ns` is the time of the last sub-interval in the estimate; `steps` counts tagged jumps of the
-    clock, `resets` the other re-anchorings (a path moved, the rate changed).
+    `resets` counts re-anchorings that are no step of the clock (a path moved, the rate changed).
     """
 
-    monoraw: MonoRaw
-    max_holdover_ns: int
-    tai_utc_s: int = 0
-    track: Track = field(default_factory=Track)
-    counts: Counts = field(default_factory=Counts)
-    accepted_mono_ns: int | None = None
-    started_mono_ns: int = 0
-    interval_ns: float = 0.0
-    steps: int = 0
-    resets: int = 0
-    stale: bool = False
-    _paths: dict[int, _Path] = field(default_factory=dict)
-    _pending: EnvelopePairs | None = None
-    _done_mono_ns: int = 0
-    _held: list[_Held] = field(default_factory=list)
-    _held_from: TrackState | None = None
-    _spread_ref: float = 0.0
-    _typical_var: float = _FLOOR_NS**2
-    _changes: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=16))
-    _lift: _Lift | None = None
+    def __init__(self, windows: Windows, monoraw: MonoRaw, max_holdover_ns: int) -> None:
+        self.track = Track()
+        self.counts = Counts()
+        self.tai_utc_s = 0
+        self.resets = 0
+        self._windows = windows
+        self._monoraw = monoraw
+        native = _lib.agent_envelope_new(
+            self.track.native, monoraw.native, windows.native, GATE_SIGMAS, max_holdover_ns
+        )
+        if native == _ffi.NULL:
+            raise MemoryError("no memory for the envelope of a clock")
+        self._native = _ffi.gc(native, _lib.agent_envelope_free)
+        self._done_mono_ns = 0
+        self._held: list[_Held] = []
+        self._held_from: TrackState | None = None
+        self._changes: deque[tuple[int, str]] = deque(maxlen=16)
+        self._lift: _Lift | None = None
+
+    @property
+    def accepted_mono_ns(self) -> int | None:
+        """The time of the last sub-interval in the estimate."""
+        return self._native.accepted_mono_ns if self._native.accepted else None
+
+    @property
+    def started_mono_ns(self) -> int:
+        """The time of the first one since the start, or since a start anew."""
+        started_ns: int = self._native.started_mono_ns
+        return started_ns
+
+    @property
+    def interval_ns(self) -> float:
+        """How far apart they usually are."""
+        interval_ns: float = self._native.interval_ns
+        return interval_ns
+
+    @property
+    def used(self) -> int:
+        """How many are in the estimate."""
+        used: int = self._native.used
+        return used
+
+    @property
+    def steps(self) -> int:
+        """How often the clock stepped, its start included."""
+        steps: int = self._native.steps
+        return steps
+
+    @property
+    def stale(self) -> bool:
+        """Whether hardware stamps repeat."""
+        return bool(self._native.stale)
 
     def path_changed(self, mono_ns: int, cause: str) -> None:
         """Remember that a setting was changed: a small shift soon after is the path's, not the clock's."""
         self._changes.append((mono_ns, cause))
 
-    def add(self, windows: WindowArray) -> None:
-        """Take closed windows of this clock; those without a stamp are ignored."""
-        pairs = EnvelopePairs.of(windows)
-        self._pending = pairs if self._pending is None else self._pending.then(pairs)
-
     def process(self, now_mono_ns: int, drift_mono_ppb: float) -> list[Tag]:
         """Work through the sub-intervals that are complete at `now_mono_ns`; return what was found."""
-        pending = self._pending
-        if pending is None or len(pending) == 0:
+        pending = self._windows.native
+        if not pending.n_pending:
             return []
         ready_until = (now_mono_ns - _WINDOW_LAG_NS) // SUB_INTERVAL_NS * SUB_INTERVAL_NS
-        at = pending.mono_ns
-        if self.accepted_mono_ns is None:
+        if not self._native.accepted:
             # The first sub-intervals need a drift to be collapsed with: a little of everything, then all at once.
-            if ready_until - int(at.min()) < _WARM_UP_NS:
+            if ready_until - _lib.agent_windows_earliest(pending) < _WARM_UP_NS:
                 return []
-            drift_mono_ppb = rough_drift_ppb(collapse(pending, 0.0))
-        ready = at < ready_until
-        late = at < self._done_mono_ns
-        n_late = int(np.count_nonzero(late))
-        if n_late:
-            # The other paths of that sub-interval have been taken already; they told enough.
-            self.counts.late_windows += n_late
-            ready &= ~late
-        self._pending = pending.where(at >= ready_until)
-        tags: list[Tag] = []
-        for sub in collapse(pending.where(ready), drift_mono_ppb):
-            tags += self._take(sub, drift_mono_ppb)
+            self._windows.collapse(0, now_mono_ns, 0.0)
+            drift_mono_ppb = rough_drift_ppb(self._windows.minima())
+        self._windows.collapse(self._done_mono_ns, ready_until, drift_mono_ppb)
+        # What is late is lost: the other paths of that sub-interval have been taken already; they told enough.
+        self.counts.late_windows += _lib.agent_windows_forget(pending, self._done_mono_ns, ready_until)
         self._done_mono_ns = max(self._done_mono_ns, ready_until)
-        return tags
+        return self._work_through(drift_mono_ppb)
+
+    def _work_through(self, drift_mono_ppb: float) -> list[Tag]:
+        """Let the core take the sub-intervals, and decide on those that it stops at."""
+        native = self._native
+        native.next = 0
+        tags: list[Tag] = []
+        while True:
+            found = _lib.agent_envelope_next(native, drift_mono_ppb, bool(self._held))
+            if found == _lib.AGENT_ENVELOPE_DONE:
+                return tags
+            if found == _lib.AGENT_ENVELOPE_STARTED:
+                self._held.clear()
+            elif found == _lib.AGENT_ENVELOPE_STALE:
+                cause = "the same hardware stamp again and again"
+                tags.append(Tag("stale", native.now.mono_ns, 0, cause))
+            elif found == _lib.AGENT_ENVELOPE_RETURNED:
+                tags += self._returned()
+                _lib.agent_envelope_settle(native)
+            elif found == _lib.AGENT_ENVELOPE_SUSPECT:
+                tags += self._suspect()
+            else:
+                raise MemoryError("no memory for the envelope of a clock")
 
     @property
     def suspected_ns(self) -> int:
@@ -370,144 +196,42 @@ class Envelope:
     @property
     def noise_var(self) -> float:
         """Variance of a typical sub-interval's minimum, ns^2."""
-        return self._typical_var * self.track.noise.scale + _UNSEEN_NS**2
+        noise_var: float = _lib.agent_envelope_noise_var(self._native)
+        return noise_var
 
-    # One sub-interval.
+    def _tolerance_ns(self, key: int) -> float:
+        """Return what a path's residuals differ from the lowest path's without meaning anything."""
+        path = _lib.agent_envelope_path(self._native, key)
+        return 0.0 if path == _ffi.NULL else _lib.agent_path_tolerance(path)
 
-    def _take(self, sub: SubInterval, drift_mono_ppb: float) -> list[Tag]:
-        mono_ns = sub.start_mono_ns + SUB_INTERVAL_NS // 2
-        ahead = self.monoraw.ahead_ns(mono_ns)
-        local_ns = mono_ns - ahead
-        levels: dict[int, int] = {}
-        rate = 0.0
-        spread: list[float] = []
-        tags: list[Tag] = []
-        stale = 0
-        for m in sub.minima:
-            hw_ns = m.mono_ns - m.offset_ns
-            path = self._paths.get(m.path)
-            if path is None:
-                path = self._paths[m.path] = _Path(0, False, m.mono_ns, 0, block_start_ns=mono_ns)
-            if m.frozen or hw_ns == path.last_hw_ns:
-                stale += 1
-                continue
-            path.last_hw_ns = hw_ns
-            path.last_mono_ns = m.mono_ns
-            if m.scatter_ns >= 0.0:
-                measured = m.scatter_ns * m.windows
-                path.scatter_ns += (min(measured, 3.0 * path.scatter_ns) - path.scatter_ns) * 0.1
-                spread.append(m.spread_ns)
-            else:
-                measured = 0.0
-            levels[m.path] = m.offset_ns + round((mono_ns - m.mono_ns) * drift_mono_ppb * 1e-9) - ahead
-            rate += m.windows / max(measured, path.scatter_ns, 1.0)
-        if stale:
-            self.counts.stale += stale
-            if not levels:
-                if not self.stale:
-                    tags.append(Tag("stale", mono_ns, 0, "the same hardware stamp again and again"))
-                self.stale = True
-                return tags
-        self.stale = False
-        var = _FLOOR_NS**2 + 1.0 / (rate * rate)
-        return tags + self._compare(mono_ns, local_ns, levels, var, median(spread) if spread else -1.0)
-
-    def _compare(
-        self, mono_ns: int, local_ns: int, levels: dict[int, int], var: float, spread: float
-    ) -> list[Tag]:
-        track = self.track
-        if self.accepted_mono_ns is None or mono_ns - self.accepted_mono_ns > self.max_holdover_ns:
-            self._start(mono_ns, local_ns, levels, var, spread)
-            return []
-        track.advance(local_ns)
-        lowest = min(levels.values())
-        extra_var = self.monoraw.uncertainty_ns(mono_ns) ** 2 + _UNSEEN_NS**2
-        low_residual, spread_var = track.residual(lowest, var, extra_var)
-        gate = GATE_SIGMAS * sqrt(spread_var)
-        residuals, known = self._path_residuals(levels, lowest, low_residual, gate)
-        residual = min(residuals[p] for p in known) if known else low_residual
-        offset_ns = lowest - low_residual + residual
-        if not known and -gate <= residual <= _CHANGE_MAX_NS:
-            # Only paths that are new: how high they lie is not known yet, where the clock is can wait.
-            self._learn_paths(mono_ns, levels, offset_ns - residual)
-            return []
-        by_path = {p: residuals[p] for p in known}
-        held = _Held(mono_ns, local_ns, offset_ns, residual, var, extra_var, spread, by_path)
-        if abs(residual) <= gate:
-            tags = self._returned()
-            self._accept(held)
-            self._learn_paths(mono_ns, levels, offset_ns)
-            return tags
-        if not self._held:
-            self._held_from = track.save()
-        self._held.append(held)
-        return self._judge(gate)
-
-    def _start(self, mono_ns: int, local_ns: int, levels: dict[int, int], var: float, spread: float) -> None:
-        lowest = min(levels.values())
-        self.track.start(local_ns, lowest, var)
-        self.accepted_mono_ns = self.started_mono_ns = mono_ns
-        self._spread_ref = max(spread, 0.0)
-        self._held.clear()
-        self.steps += 1
-        # Until their bases are learnt, the lowest path speaks for all.
-        for path in self._paths.values():
-            path.known = True
-
-    def _path_residuals(
-        self, levels: dict[int, int], lowest: int, low_residual: int, gate: float
-    ) -> tuple[dict[int, int], list[int]]:
-        """Return (residual of each path against its base, the paths whose base is known)."""
-        residuals = {}
-        known = []
-        for key, level in levels.items():
-            path = self._paths[key]
-            height = level - lowest + low_residual
-            residuals[key] = height - path.base_ns
-            if path.known:
-                known.append(key)
-        # A path that got faster but not faster than physics allows says nothing about the clock, unless all did.
-        if known and not all(residuals[k] < -gate for k in known):
-            for key in known:
-                path = self._paths[key]
-                if residuals[key] < 0 < path.base_ns and abs(residuals[key]) > path.tolerance_ns() + gate / 2:
-                    path.shift_base(max(residuals[key], -path.base_ns))
-                    residuals[key] = levels[key] - lowest + low_residual - path.base_ns
-        return residuals, known
-
-    def _accept(self, h: _Held) -> None:
-        self.track.accept(h.offset_ns, h.var, h.extra_var, _ABOVE, _BELOW)
-        if self.accepted_mono_ns is not None:
-            self.interval_ns += (h.mono_ns - self.accepted_mono_ns - self.interval_ns) / 16.0
-        self.accepted_mono_ns = h.mono_ns
-        self.counts.used += 1
-        self._typical_var += (min(h.var, 9.0 * self._typical_var) - self._typical_var) * 0.05
-        if h.spread_ns >= 0.0:
-            limit = 3.0 * self._spread_ref + _TIGHT_SLACK_NS
-            self._spread_ref += (min(h.spread_ns, limit) - self._spread_ref) * 0.05
-        for key, residual in h.by_path.items():
-            path = self._paths[key]
-            apart = min(abs(residual - h.residual_ns), 3.0 * path.noise_ns + 1000.0)
-            path.noise_ns += (apart - path.noise_ns) * 0.1
-
-    def _learn_paths(self, mono_ns: int, levels: dict[int, int], offset_ns: int) -> None:
-        """Learn each path's base against the lowest paths, those without one; in their absence bases stay."""
-        lowest = {
-            k: level for k, level in levels.items() if self._paths[k].known and not self._paths[k].base_ns
-        }
-        for key, level in levels.items():
-            path = self._paths[key]
-            others = [low for k, low in lowest.items() if k != key]
-            if others:
-                path.learn_base(mono_ns, level - min(others))
-            elif not path.known:
-                path.learn_base(mono_ns, level - offset_ns)
-        if len(self._paths) > len(levels):
-            gone = [k for k, p in self._paths.items() if mono_ns - p.last_mono_ns > _PATH_FORGET_NS]
-            for key in gone:
-                del self._paths[key]
+    def _was_active(self, key: int, mono_ns: int) -> bool:
+        """Return whether a path is known that was seen shortly before `mono_ns`, or later."""
+        path = _lib.agent_envelope_path(self._native, key)
+        return bool(path != _ffi.NULL and mono_ns - path.last_mono_ns < _PATH_ACTIVE_NS)
 
     # Suspects.
+
+    def _suspect(self) -> list[Tag]:
+        """Hold the sub-interval that the core stopped at, and judge those that are held."""
+        if not self._held:
+            self._held_from = self.track.save()
+        native = self._native
+        s, heights = native.now, native.heights[0 : native.n_heights]
+        by_path = {h.path: h.residual_ns for h in heights if h.known}
+        self._held.append(
+            _Held(s.mono_ns, s.local_ns, s.offset_ns, s.residual_ns, s.var, s.extra_var, s.spread_ns, by_path)
+        )
+        return self._judge(s.gate_ns)
+
+    def _accept(self, h: _Held) -> None:
+        sub_interval = _ffi.new("struct agent_sub_interval *")
+        sub_interval.mono_ns, sub_interval.offset_ns = h.mono_ns, h.offset_ns
+        sub_interval.residual_ns, sub_interval.spread_ns = h.residual_ns, h.spread_ns
+        sub_interval.var, sub_interval.extra_var = h.var, h.extra_var
+        heights = _ffi.new("struct agent_height[]", len(h.by_path))
+        for height, (path, residual_ns) in zip(heights, h.by_path.items(), strict=True):
+            height.path, height.known, height.residual_ns = path, True, residual_ns
+        _lib.agent_envelope_accept(self._native, sub_interval, heights, len(heights))
 
     def _returned(self) -> list[Tag]:
         """Judge suspects after which a fitting sub-interval came: queueing, or stamps that cannot be."""
@@ -539,7 +263,7 @@ class Envelope:
         held, self._held = self._held, []
         lowest = min(held, key=lambda h: h.residual_ns)
         self.track.start(lowest.local_ns, lowest.offset_ns, lowest.var)
-        self.started_mono_ns = self.accepted_mono_ns = lowest.mono_ns
+        self._native.started_mono_ns = self._native.accepted_mono_ns = lowest.mono_ns
         self.resets += 1
         self._feed([h for h in held if h.mono_ns > lowest.mono_ns])
         return []
@@ -568,7 +292,7 @@ class Envelope:
         low = min(h.residual_ns for h in recent)
         near = [h for h in recent if h.residual_ns - low <= 2.0 * tolerance]
         spread = [h.spread_ns for h in recent if h.spread_ns >= 0.0]
-        tight = not spread or median(spread) <= _TIGHT_FACTOR * self._spread_ref + _TIGHT_SLACK_NS
+        tight = not spread or median(spread) <= _TIGHT_FACTOR * self._native.spread_ref_ns + _TIGHT_SLACK_NS
         if len(near) >= _FLAT_NEEDED and tight and self._all_alike(recent, low, tolerance, upward=True):
             return self._phase_step(near, True)
         span = held[-1].mono_ns - held[0].mono_ns
@@ -600,8 +324,7 @@ class Envelope:
             for key, residual in h.by_path.items():
                 lows[key] = min(residual, lows.get(key, residual))
         for key, residual in lows.items():
-            path = self._paths[key]
-            precise = path.tolerance_ns() + tolerance
+            precise = self._tolerance_ns(key) + tolerance
             if precise > abs(low) / 2.0:
                 continue
             if abs(residual - low) > precise + tolerance:
@@ -609,7 +332,7 @@ class Envelope:
         if not upward or not lows:
             return bool(lows)
         # A path that was busy until the onset and fell silent cannot vouch; those still seen have to.
-        return any(onset - self._paths[key].last_mono_ns < _PATH_ACTIVE_NS for key in lows)
+        return any(self._was_active(key, onset) for key in lows)
 
     # Verdicts: each re-anchors and feeds the suspects that told it.
 
@@ -635,7 +358,7 @@ class Envelope:
             by_path = size
         else:
             tag_size = -size
-            self.steps += 1
+            self._native.steps += 1
             kind, cause = name_step(-size, tolerance, self.tai_utc_s)
             if not alike:
                 cause += " (not on every path)"
@@ -643,9 +366,9 @@ class Envelope:
         self.resets += 1
         if by_path is not None:
             faster = {k for h in near for k, r in h.by_path.items() if r < 0}
-            for key, path in self._paths.items():
-                if key not in faster:
-                    path.shift_base(-by_path)
+            for path in self._native.paths[0 : self._native.n_paths]:
+                if path.key not in faster:
+                    _lib.agent_path_shift_base(_ffi.addressof(path), -by_path)
         return [Tag(kind, onset, tag_size, cause)]
 
     def _frequency_step(self, held: list[_Held], slope_ppb: float) -> list[Tag]:
@@ -658,7 +381,7 @@ class Envelope:
         self.track.release_drift(slope_ppb, held[0].residual_ns)
         self._feed(held)
         # Their lowest pairs were chosen, and moved to the middle, by the old rate.
-        self.track.bank.release_drift(0.0, (slope_ppb * SUB_INTERVAL_NS * 1e-9) ** 2)
+        self.track.admit_drift(0.0, slope_ppb * SUB_INTERVAL_NS * 1e-9)
         cause = f"rate of the hardware clock changed by about {-slope_ppb:+.0f} ppb"
         return [Tag("freq_step", onset.mono_ns, size, cause)]
 

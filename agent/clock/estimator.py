@@ -262,7 +262,7 @@ class Estimator:
         nominal, extra = noise.nominal_var, noise.extra_var
         offset_ns = sample.local_ns - hw_ns - round(noise.bias_ns)
         track = self.track
-        self.sample_noise_ns = sqrt(track.noise.noise(nominal, extra).var)
+        self.sample_noise_ns = sqrt(nominal * track.noise.scale + extra)
         if self.accepted_ns is None or sample.local_ns - self.accepted_ns > MAX_HOLDOVER_NS:
             track.start(sample.local_ns, offset_ns, nominal + extra)
             self.steps += 1
@@ -431,7 +431,7 @@ class Estimator:
         here = track.save()
         led, times, sizes = self._residuals_of(past, held)
         samples = led + held
-        growth = growth_of(times, sizes, self._sigmas(samples), track.bank.time_s, len(led))
+        growth = growth_of(times, sizes, self._sigmas(samples), track.time_s, len(led))
         if growth is None:
             track.restore(here)
             return []
@@ -502,7 +502,7 @@ class Estimator:
         if len(self._past) >= 2 * CUSUM_SPAN and self._quiet([a.sample for a in self._recent]):
             samples, times, sizes = self._residuals_of(list(self._past), [])
             first = len(samples) - CUSUM_SPAN
-            since = self.track.bank.time_s
+            since = self.track.time_s
             if growth_of(times, sizes, self._sigmas(samples), since, first) is not None:
                 out = self._settle()
                 self._follow_drift()
@@ -511,7 +511,7 @@ class Estimator:
         recent, self._recent = self._recent, []
         samples = [a.sample for a in recent]
         track.restore(recent[0].before)
-        since = track.bank.time_s
+        since = track.time_s
         # Residuals of later ones were taken after the earlier had pulled: measure all from before the first.
         sizes = []
         for s in samples:
@@ -544,7 +544,7 @@ class Estimator:
         self._start_over()
         track = self.track
         samples, times, sizes = self._residuals_of(past, [])
-        _, rate, onset = onset_of(times, sizes, self._sigmas(samples), [track.bank.time_s, *times[:-1]])
+        _, rate, onset = onset_of(times, sizes, self._sigmas(samples), [track.time_s, *times[:-1]])
         first = sum(t <= onset for t in times)
         track.restore(past[first].before)
         track.advance(samples[first].local_ns)

@@ -1,7 +1,6 @@
 """Predictions per horizon: experts, mixed by their own out-of-sample error, with calibrated bounds.
 
-The arithmetic is `agent/ffi/clockcore.c`; here are its names and its shapes. Offsets are floats in ns since the base
-that `Track` keeps, times seconds since its start.
+The arithmetic is `agent/ffi/clockcore.c`; here are its names and its shapes.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from agent.clock.kalman import DriftBank
 from agent.clock.lstm import Lstm
 from agent.ffi import _native
 
@@ -97,12 +95,6 @@ def _possible(offset_ns: IntArray) -> IntArray:
     return np.minimum(np.maximum(offset_ns, -MAX_OFFSET_NS), MAX_OFFSET_NS)
 
 
-def _offsets(relative_ns: npt.NDArray[np.float64], base_ns: IntArray) -> IntArray:
-    """The offsets that are `relative_ns` above a base; a rate that nothing has doesn't lead beyond int64."""
-    near = np.minimum(np.maximum(relative_ns, -float(MAX_OFFSET_NS)), float(MAX_OFFSET_NS))
-    return _possible(np.rint(near).astype(np.int64) + base_ns)
-
-
 class Mixture:
     """The experts besides the bank, and the mixture of all per horizon.
 
@@ -129,90 +121,74 @@ class Mixture:
         self._recurrent = (recurrent or Lstm()) if "lstm" in experts else None
         self.experts = tuple(e for e in EXPERTS if e in experts)
         taking_part = [EXPERTS.index(e) for e in self.experts]
-        # Columns of `agent_forecast`: the mixture's offset and each expert's; each one's weight.
-        self._told = [0, *(3 + e for e in taking_part)]
+        # Columns of an `agent_forecast`, and of the whole offsets, that belong to those.
         self._weights = [3 + len(EXPERTS) + e for e in taking_part]
-        self._tracks = _ffi.new("struct agent_tracks *")
-        self._mixture = _ffi.new("struct agent_mixture *")
-        self._mixture.n_horizons = len(horizons_s)
+        self._offsets = [1 + e for e in taking_part]
+        self.tracks = _ffi.new("struct agent_tracks *")
+        self.native = _ffi.new("struct agent_mixture *")
+        self.native.n_horizons = len(horizons_s)
         for i, span in enumerate(horizons_s):
-            self._mixture.horizons[i].span_s = span
+            self.native.horizons[i].span_s = span
         for e in taking_part:
-            self._mixture.enabled[e] = 1
-        self._readout = _ffi.NULL
+            self.native.enabled[e] = 1
+        self.readout = _ffi.NULL
         if self._recurrent is not None:
-            self._readout = _ffi.new("struct agent_readout *")
-            self._feature = np.frombuffer(_ffi.buffer(self._readout.feature), dtype=np.float64)
-            self._expected = np.frombuffer(_ffi.buffer(self._readout.expected), dtype=np.float64)
-        self._out = _ffi.new("struct agent_forecast[]", len(horizons_s))
-        self._table = np.frombuffer(_ffi.buffer(self._out), dtype=np.float64).reshape(len(horizons_s), -1)
-        self.start()
+            self.readout = _ffi.new("struct agent_readout *")
+            self._feature = np.frombuffer(_ffi.buffer(self.readout.feature), dtype=np.float64)
+            self._expected = np.frombuffer(_ffi.buffer(self.readout.expected), dtype=np.float64)
+        self.out = _ffi.new("struct agent_forecast[]", len(horizons_s))
+        self.out_ns = _ffi.new("int64_t[]", len(horizons_s) * (1 + len(EXPERTS)))
+        self._table = np.frombuffer(_ffi.buffer(self.out), dtype=np.float64).reshape(len(horizons_s), -1)
+        self._whole = np.frombuffer(_ffi.buffer(self.out_ns), dtype=np.int64).reshape(len(horizons_s), -1)
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether the recurrent expert takes part, which wants to see each sample."""
+        return self._recurrent is not None
 
     def start(self) -> None:
-        """Begin anew: nothing is known."""
-        _lib.agent_tracks_start(self._tracks)
-        _lib.agent_mixture_start(self._mixture)
+        """Let the recurrent expert, if there is one, begin anew."""
         if self._recurrent is not None:
-            _lib.agent_readout_start(self._readout)
             self._recurrent.start()
 
     def observe(
         self, time_s: float, innovation_ns: float, sigma_ns: float, weight: float, jump: bool
     ) -> None:
-        """Let the recurrent expert, if there is one, see what the bank made of a sample (see `Recurrent`)."""
-        if self._recurrent is not None:
-            self._recurrent.observe(time_s, innovation_ns, sigma_ns, weight, jump)
-            self._read()
+        """Let the recurrent expert see what the bank made of a sample (see `Recurrent`)."""
+        assert self._recurrent is not None
+        self._recurrent.observe(time_s, innovation_ns, sigma_ns, weight, jump)
+        self._read()
 
     def _read(self) -> None:
         assert self._recurrent is not None
         self._feature[:] = self._recurrent.features()
         self._expected[: len(self.horizons_s)] = self._recurrent.predict(self.horizons_s)
 
-    def learn(self, bank: DriftBank, offset_ns: float) -> None:
-        """Learn from an accepted sample that the bank has taken: experts, and what to score later."""
-        _lib.agent_tracks_add(self._tracks, bank.time_s, offset_ns)
-        _lib.agent_mixture_keep(self._mixture, bank.native, self._tracks, self._readout)
-
-    def score(self, time_s: float, offset_ns: float, var: float) -> None:
-        """Score what is due by an accepted sample of variance `var`."""
-        _lib.agent_mixture_score(
-            self._mixture, time_s, offset_ns, var, self._tracks.interval_s, self._readout
+    def told(self) -> Forecast:
+        """Return what the core has written to `out` and `out_ns`."""
+        sigma, p99 = self._table[:, 1:3].T.copy()
+        return Forecast(
+            self._whole[:, 0].copy(),
+            sigma,
+            p99,
+            self._whole[:, self._offsets],
+            self._table[:, self._weights],
         )
 
-    def forecast(self, bank: DriftBank, time_s: float, base_ns: npt.NDArray[np.int64]) -> Forecast:
-        """Return what is expected after `time_s`, at or after the bank's; offsets on top of `base_ns`, int64[H]."""
-        _lib.agent_mixture_forecast(
-            self._mixture, bank.native, self._tracks, time_s, self._readout, self._out
-        )
-        table = self._table
-        told, weights = table[:, self._told], table[:, self._weights]
-        told[np.isnan(told)] = 0.0
-        whole = _offsets(told, base_ns[:, None])
-        sigma, p99 = table[:, 1:3].T.copy()
-        return Forecast(whole[:, 0], sigma, p99, np.where(weights > 0.0, whole[:, 1:], 0), weights)
-
-    def shift(self, by_ns: float) -> None:
-        """Move what is known and what is pending: the caller changes its base."""
-        _lib.agent_tracks_shift(self._tracks, by_ns)
-        _lib.agent_mixture_shift(self._mixture, by_ns)
-
-    def release_drift(self) -> None:
-        """Forget the rates and what was predicted by them: the frequency is another."""
-        _lib.agent_tracks_forget(self._tracks, 1)
-        _lib.agent_mixture_drop(self._mixture, float("-inf"))
+    def table(self) -> list[tuple[float, int, float, float]]:
+        """Return the same of the mixture alone: (horizon in s, offset in ns, its sigma, p99) for each."""
+        offsets, said = self._whole[:, 0].tolist(), self._table[:, 1:3].tolist()
+        return [
+            (span, offset, sigma, p99)
+            for span, offset, (sigma, p99) in zip(self.horizons_s, offsets, said, strict=True)
+        ]
 
     def save(self) -> Any:
-        """Return a copy of what the experts know."""
-        recurrent = self._recurrent
-        return _ffi.new("struct agent_tracks *", self._tracks[0]), recurrent and recurrent.save()
+        """Return a copy of what the recurrent expert knows, None if there is none."""
+        return self._recurrent and self._recurrent.save()
 
-    def restore(self, state: Any, time_s: float, by_ns: float) -> None:
-        """Return to a saved state of `time_s`, with a base `by_ns` below; what was predicted since is dropped."""
-        tracks, recurrent = state
-        self._tracks[0] = tracks[0]
+    def restore(self, state: Any) -> None:
+        """Return the recurrent expert, if there is one, to a saved state."""
         if self._recurrent is not None:
-            self._recurrent.restore(recurrent)
+            self._recurrent.restore(state)
             self._read()
-        _lib.agent_mixture_drop(self._mixture, time_s)
-        _lib.agent_mixture_shift(self._mixture, by_ns)

@@ -1,8 +1,8 @@
 """Builds `agent.ffi._native`: cffi in API mode over libbpf, libc and native.c.
 
-The declarations come from `bpf/records.h` (the wire, the one definition of every record), `native.h`, `clockbank.h`,
-`clockcore.h` and `batchreplay.h` (what the C sources of the same names give), and, below, the calls of libbpf and libc
-that Python makes itself. The C compiler checks all of them against the real headers.
+The declarations come from `bpf/records.h` (the wire, the one definition of every record), from the headers here (what
+the C sources of the same names give), and, below, the calls of libbpf and libc that Python makes itself. The C compiler
+checks all of them against the real headers.
 """
 
 import re
@@ -346,6 +346,11 @@ _INCLUDES = """
 #include "native.h"
 #include "clockbank.h"
 #include "clockcore.h"
+#include "clocktrack.h"
+#include "clockmono.h"
+#include "clockanchor.h"
+#include "clockwindows.h"
+#include "clockenvelope.h"
 #include "batchreplay.h"
 
 /* bpf_link_info's head and its tracing part: cffi can't name members of an anonymous union. */
@@ -364,14 +369,26 @@ def _declarations(header: Path) -> str:
     return re.sub(r"^#(ifndef|endif|include|define\s+\w+\s*$).*$", "", text, flags=re.MULTILINE)
 
 
+# Those that Python calls, in the order in which they build on each other.
+_HEADERS = (
+    "native.h",
+    "clockbank.h",
+    "clockcore.h",
+    "clocktrack.h",
+    "clockmono.h",
+    "clockanchor.h",
+    "clockwindows.h",
+    "clockenvelope.h",
+    "batchreplay.h",
+)
+_SOURCES = tuple(name.replace(".h", ".c") for name in _HEADERS)
+_INLINE_HEADERS = ("clockwide.h", "clockwhole.h")
+
 ffibuilder = FFI()
 ffibuilder.cdef(
     _KERNEL_TYPES
     + _declarations(_ROOT / "bpf/records.h")
-    + _declarations(_ROOT / "agent/ffi/native.h")
-    + _declarations(_ROOT / "agent/ffi/clockbank.h")
-    + _declarations(_ROOT / "agent/ffi/clockcore.h")
-    + _declarations(_ROOT / "agent/ffi/batchreplay.h")
+    + "".join(_declarations(_ROOT / "agent/ffi" / name) for name in _HEADERS)
     + _LIBC
     + _CLOCKS
     + _LIBBPF
@@ -380,21 +397,9 @@ ffibuilder.set_source(
     "agent.ffi._native",
     _INCLUDES,
     # Relative: setuptools wants the paths as setup.py sees them.
-    sources=[
-        "agent/ffi/native.c",
-        "agent/ffi/clockbank.c",
-        "agent/ffi/clockcore.c",
-        "agent/ffi/batchreplay.c",
-    ],
-    depends=[
-        "agent/ffi/native.h",
-        "agent/ffi/clockbank.h",
-        "agent/ffi/clockcore.h",
-        "agent/ffi/clockwide.h",
-        "agent/ffi/batchreplay.h",
-        "agent/ffi/build_native.py",
-        "bpf/records.h",
-    ],
+    sources=[f"agent/ffi/{name}" for name in _SOURCES],
+    depends=[f"agent/ffi/{name}" for name in (*_HEADERS, *_INLINE_HEADERS, "build_native.py")]
+    + ["bpf/records.h"],
     include_dirs=["agent/ffi", "bpf"],
     libraries=["bpf", "m"],
     # Loops that say so may add in any order and take several numbers at a time; nobody looks at errno or traps.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +20,17 @@ _PPB_PER_TICK_US = 100_000  # 1 us in 10 ms
 _PAIR_FIELDS = tuple(name for name, _ in _ffi.typeof("struct agent_clock_pair").fields)
 
 
-@dataclass(frozen=True, slots=True)
+class Moment(NamedTuple):
+    """One row of `ClockPairs` in Python's integers."""
+
+    mono_ns: int
+    raw_ns: int
+    realtime_ns: int
+    tai_ns: int
+    width_ns: int
+
+
+@dataclass(frozen=True)
 class ClockPairs:
     """Several instants, each read on four clocks; int64[n] arrays, ns.
 
@@ -43,6 +55,13 @@ class ClockPairs:
         others = (self.realtime_width_ns + self.tai_width_ns).tolist()
         widths = self.width_ns.tolist()
         return min(range(len(widths)), key=lambda row: (widths[row], others[row]))
+
+    @cached_property
+    def best_moment(self) -> Moment:
+        """The row of `best`, for all clocks that are brought up to it."""
+        row = self.best()
+        columns = (self.mono_ns, self.raw_ns, self.realtime_ns, self.tai_ns, self.width_ns)
+        return Moment(*(int(column[row]) for column in columns))
 
     def followed_by(self, later: ClockPairs) -> ClockPairs:
         """These rows and then those of `later`: what was read between the two is bracketed by them."""

@@ -11,8 +11,9 @@ import numpy.typing as npt
 import pytest
 
 from agent.clock.forecast import EXPERTS, HORIZONS_S, Mixture
-from agent.clock.kalman import MEMBERS, DriftBank, Member, SampleNoise
+from agent.clock.kalman import MEMBERS, Member
 from agent.clock.lstm import FEATURES, Lstm
+from tests.unit.clock_core import Bank, Noise, begin, forecast, learn, lib, score
 from tests.unit.clock_reference import ReferenceBank, ReferenceMixture, ReferenceTracks
 from tests.unit.test_clock_lstm import drawn_weights
 
@@ -29,7 +30,7 @@ class Sample:
 
     time_s: float
     offset: float
-    noise: SampleNoise
+    noise: Noise
     evidence: float
     event: str
 
@@ -43,9 +44,9 @@ def samples(seed: int) -> Iterator[Sample]:
         drift += rng.normal(0.0, 3.0 * sqrt(dt)) + (800.0 if i == 700 else 0.0)
         event = {300: "step", 701: "freq", 900: "shift"}.get(i, "")
         offset += drift * dt + (5_000.0 if i == 300 else -40_000.0 if i == 900 else 0.0)
-        time_s += dt
+        time_s = round(time_s + dt, 9)
         bad = i % 97 == 50
-        noise = SampleNoise(900.0, 1e6 if bad else 0.0, 0.05, 2e-4)
+        noise = Noise(900.0, 1e6 if bad else 0.0, 0.05, 2e-4)
         measured = offset + rng.normal(0.0, 1000.0 if bad else 30.0)
         yield Sample(time_s, measured, noise, 0.2 if bad else 1.0, event)
 
@@ -54,7 +55,7 @@ class Both:
     """The core and the reference, fed alike."""
 
     def __init__(self, members: tuple[Member, ...], experts: tuple[str, ...]) -> None:
-        self.bank, self.mixture = DriftBank(members), Mixture(HORIZONS_S, experts, Lstm(drawn_weights()))
+        self.bank, self.mixture = Bank(members), Mixture(HORIZONS_S, experts, Lstm(drawn_weights()))
         self.lstm = Lstm(drawn_weights()) if "lstm" in experts else None
         self.ref_bank = ReferenceBank(members, MEMORY, INITIAL_DRIFT_VAR)
         self.ref_tracks, self.ref_mixture = ReferenceTracks(), ReferenceMixture(HORIZONS_S, experts, FEATURES)
@@ -62,8 +63,8 @@ class Both:
     def start(self, s: Sample) -> None:
         """Take the first sample."""
         self.bank.start(s.time_s, s.offset, 900.0)
-        self.mixture.start()
-        self.mixture.learn(self.bank, s.offset)
+        begin(self.mixture)
+        learn(self.mixture, self.bank, s.offset)
         self.ref_bank.start(s.time_s, s.offset, 900.0)
         self._learn(s.offset)
 
@@ -77,20 +78,19 @@ class Both:
             self._release_drift()
         elif s.event == "shift":
             self._shift(-40_000.0)
-        self.mixture.score(s.time_s, s.offset, s.noise.var)
-        self.ref_mixture.score(s.time_s, s.offset, s.noise.var, self.ref_tracks.interval)
+        score(self.mixture, s.time_s, s.offset, s.noise.seen + s.noise.extra)
+        self.ref_mixture.score(s.time_s, s.offset, s.noise.seen + s.noise.extra, self.ref_tracks.interval)
         self.bank.update(s.offset, s.noise, s.evidence)
-        noise = (s.noise.seen, s.noise.extra, s.noise.white_share, s.noise.walk_share)
-        self.ref_bank.update(s.offset, *noise, s.evidence)
+        self.ref_bank.update(s.offset, *s.noise, s.evidence)
         self._observe(s)
-        self.mixture.learn(self.bank, s.offset)
+        learn(self.mixture, self.bank, s.offset)
         self._learn(s.offset)
 
     def _observe(self, s: Sample) -> None:
         """Let the recurrent expert see something; what its features are is not the core's."""
         seen = (s.time_s, 0.01 * (s.offset % 3000.0), 20.0, s.evidence, s.event == "step")
-        self.mixture.observe(*seen)
         if self.lstm is not None:
+            self.mixture.observe(*seen)
             self.lstm.observe(*seen)
             self.ref_mixture.features[:] = self.lstm.features()
             self.ref_mixture.expected[:] = self.lstm.predict(HORIZONS_S)
@@ -100,21 +100,23 @@ class Both:
         self.ref_mixture.keep(self.ref_bank, self.ref_tracks)
 
     def _forget_offset(self) -> None:
-        self.bank.release_offset()
+        lib.agent_bank_forget_offset(self.bank.native)
         p = self.ref_bank.p
         p[:, 0, 0], p[:, 0, 1:], p[:, 1:, 0] = 1e30, 0.0, 0.0
 
     def _release_drift(self) -> None:
-        self.bank.release_drift(640_000.0, 100.0)
-        self.mixture.release_drift()
+        lib.agent_bank_admit(self.bank.native, 100.0, 640_000.0)
+        lib.agent_tracks_forget(self.mixture.tracks, 1)
+        lib.agent_mixture_drop(self.mixture.native, -np.inf)
         self.ref_bank.p[:, 0, 0] += 100.0
         self.ref_bank.p[:, 1, 1] += np.where(self.ref_bank.drift_var > 0.0, 640_000.0, 0.0)
         self.ref_tracks.forget(1)
         self.ref_mixture.drop(-np.inf)
 
     def _shift(self, by: float) -> None:
-        self.bank.shift(by)
-        self.mixture.shift(by)
+        lib.agent_bank_shift(self.bank.native, by)
+        lib.agent_tracks_shift(self.mixture.tracks, by)
+        lib.agent_mixture_shift(self.mixture.native, by)
         self.ref_bank.x[:, 0] += by
         self.ref_tracks.shift(by)
         self.ref_mixture.shift(by)
@@ -143,7 +145,7 @@ def test_the_bank_equals_its_formulas(seed: int) -> None:
         close(drift, means[4], sqrt(variances[4]))
         close(drift_var, variances[4], 0.0)
         spread_var = both.ref_bank.innovation_var(900.0, 50.0, 0.05, 2e-4)
-        close(both.bank.innovation_var(SampleNoise(900.0, 50.0, 0.05, 2e-4)), spread_var, 0.0)
+        close(both.bank.innovation_var(Noise(900.0, 50.0, 0.05, 2e-4)), spread_var, 0.0)
         close(both.bank.weights(), both.ref_bank.weight, 1.0)
 
 
@@ -158,7 +160,7 @@ def test_experts_and_mixture_equal_their_formulas(seed: int) -> None:
         both.take(s)
         if i % 10:
             continue
-        native = both.mixture.forecast(both.bank, s.time_s, np.zeros(len(HORIZONS_S), dtype=np.int64))
+        native = forecast(both.mixture, both.bank, s.time_s)
         for h, told in enumerate(both.ref_mixture.forecast(both.ref_bank, both.ref_tracks, s.time_s)):
             # Offsets come out as whole nanoseconds.
             assert abs(int(native.offset_ns[h]) - told.offset) <= 0.5 + CLOSE * told.sigma

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agent.clock import Clock
-from agent.clock.envelope import SUB_INTERVAL_NS, EnvelopePairs, collapse, path_key, rough_drift_ppb
+from agent.clock.windows import SUB_INTERVAL_NS, PathMinimum, Windows, path_key, rough_drift_ppb
 from agent.ffi.records import WINDOW_DTYPE
 from tests.unit.test_clock_simulation import (
     BASE_DELAY_NS,
@@ -22,30 +22,33 @@ from tests.unit.test_clock_simulation import (
 JUMPS = (-5_000, 5_000, -250_000, 250_000, -1_000_000, 1_000_000, -37_000_000_000, 37_000_000_000)
 
 
-def _windows(pairs: list[tuple[int, int, int, int]]) -> EnvelopePairs:
-    """Windows from (cpu, queue, mono, hw)."""
+def _minima(pairs: list[tuple[int, int, int, int]], drift_mono_ppb: float) -> list[PathMinimum]:
+    """The minima of windows from (cpu, queue, mono, hw)."""
     out = np.zeros(len(pairs), WINDOW_DTYPE)
     for row, (cpu, queue, mono, hw) in zip(out, pairs, strict=True):
         row["cpu"], row["queue"], row["n_stamped"] = cpu, queue, 1
         for name in ("first", "last", "envelope"):
             row[name]["mono_ns"], row[name]["hw_ns"] = mono, hw
-    return EnvelopePairs.of(out)
+    windows = Windows()
+    windows.add(out)
+    windows.collapse(0, 2 * MONO0, drift_mono_ppb)
+    return windows.minima()
 
 
 def test_collapse_is_exact_at_epoch_size() -> None:
     """Offsets of epoch size keep every nanosecond."""
-    windows = _windows([(0, 0, MONO0 + 5, HW0 + 2), (0, 0, MONO0 + 9, HW0 + 7), (1, 3, MONO0 + 9, HW0)])
-    (sub,) = collapse(windows, 0.0)
-    assert sub.start_mono_ns == MONO0 // SUB_INTERVAL_NS * SUB_INTERVAL_NS
-    found = {m.path: m.offset_ns for m in sub.minima}
+    pairs = [(0, 0, MONO0 + 5, HW0 + 2), (0, 0, MONO0 + 9, HW0 + 7), (1, 3, MONO0 + 9, HW0)]
+    minima = _minima(pairs, 0.0)
+    assert {m.start_mono_ns for m in minima} == {MONO0 // SUB_INTERVAL_NS * SUB_INTERVAL_NS}
+    found = {m.path: m.offset_ns for m in minima}
     assert found == {path_key(0, 0): MONO0 - HW0 + 2, path_key(1, 3): MONO0 - HW0 + 9}
 
 
 def test_collapse_takes_the_drift_out() -> None:
     """The lowest pair is the least queued one, not the earliest of a drifting clock."""
     early, late = (0, 0, MONO0, HW0 - 500), (0, 0, MONO0 + 10_000_000, HW0 + 10_000_000 - 600)
-    (sub,) = collapse(_windows([early, late]), 50_000.0)
-    assert sub.minima[0].mono_ns == MONO0 + 10_000_000
+    (minimum,) = _minima([early, late], 50_000.0)
+    assert minimum.mono_ns == MONO0 + 10_000_000
 
 
 def test_rough_drift_ignores_a_burst() -> None:
@@ -60,7 +63,7 @@ def test_rough_drift_ignores_a_burst() -> None:
         )
         for i in range(10)
     ]
-    assert rough_drift_ppb(collapse(_windows(pairs), 0.0)) == pytest.approx(12_000, abs=1)
+    assert rough_drift_ppb(_minima(pairs, 0.0)) == pytest.approx(12_000, abs=1)
 
 
 def test_drift_is_found_within_50_ppb() -> None:

@@ -7,7 +7,8 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from agent.clock.kalman import DriftBank, Member, NoiseScale, SampleNoise, robust_variance
+from agent.clock.kalman import Member
+from tests.unit.clock_core import Bank, Noise, ffi, lib
 
 
 def _clock(
@@ -27,15 +28,15 @@ def test_bounds_cover_without_knowing_the_walk(walk_ppb: float) -> None:
         rng = np.random.default_rng(seed)
         offset, drift = _clock(rng, 900, 0.1, walk_ppb)
         noise = rng.normal(0.0, 30.0, len(offset))
-        bank = DriftBank()
+        bank = Bank()
         bank.start(0.0, float(offset[0] + noise[0]), 900.0)
         for i in range(1, len(offset) - 10):
             bank.advance(i * 0.1)
-            bank.update(float(offset[i] + noise[i]), SampleNoise(900.0))
+            bank.update(float(offset[i] + noise[i]), Noise(900.0))
             if i > 50:
-                e = bank.estimate()
+                found, drift_var = bank.drift()
                 theta, var = bank.forecast(1.0)
-                inside.append(abs(e.drift_ppb - drift[i]) <= 2.8 * sqrt(e.drift_var))
+                inside.append(abs(found - drift[i]) <= 2.8 * sqrt(drift_var))
                 inside.append(abs(theta - offset[i + 10]) <= 2.8 * sqrt(var))
     assert np.mean(inside) >= 0.985
 
@@ -44,43 +45,46 @@ def test_a_quiet_clock_is_averaged_for_long() -> None:
     """On a clock without wander, the drift gets better than the noisiest member alone would know it."""
     rng = np.random.default_rng(1)
     offset, drift = _clock(rng, 2000, 0.1, 0.0)
-    bank, nervous = DriftBank(), DriftBank((Member(1.0, 60.0),))
+    bank, nervous = Bank(), Bank((Member(1.0, 60.0),))
     for b in (bank, nervous):
         b.start(0.0, float(offset[0]), 900.0)
     for i in range(1, len(offset)):
         measured = float(offset[i] + rng.normal(0.0, 30.0))
         for b in (bank, nervous):
             b.advance(i * 0.1)
-            b.update(measured, SampleNoise(900.0))
-    assert abs(bank.estimate().drift_ppb - drift[-1]) < 3.0
-    assert bank.estimate().drift_var < nervous.estimate().drift_var / 4
+            b.update(measured, Noise(900.0))
+    found, var = bank.drift()
+    assert abs(found - drift[-1]) < 3.0
+    assert var < nervous.drift()[1] / 4
 
 
 def test_a_forgotten_offset_keeps_the_drift() -> None:
-    """After release_offset, one sample of any size sets the offset and leaves the drift."""
-    bank = DriftBank()
+    """After that, one sample of any size sets the offset and leaves the drift."""
+    bank = Bank()
     bank.start(0.0, 0.0, 100.0)
     for i in range(1, 200):
         bank.advance(i * 0.1)
-        bank.update(12_000.0 * i * 0.1, SampleNoise(100.0))
-    before = bank.estimate().drift_ppb
-    bank.release_offset()
-    bank.update(1e12, SampleNoise(100.0))
-    after = bank.estimate()
-    assert after.theta_ns == pytest.approx(1e12, abs=1e-3)
-    assert after.drift_ppb == pytest.approx(before, abs=1e-3)
-    assert after.theta_var == pytest.approx(100.0, rel=1e-6)
+        bank.update(12_000.0 * i * 0.1, Noise(100.0))
+    before, _ = bank.drift()
+    lib.agent_bank_forget_offset(bank.native)
+    bank.update(1e12, Noise(100.0))
+    theta, var = bank.forecast(0.0)
+    assert theta == pytest.approx(1e12, abs=1e-3)
+    assert bank.drift()[0] == pytest.approx(before, abs=1e-3)
+    assert var == pytest.approx(100.0, rel=1e-6)
 
 
 def test_noise_scale_finds_the_noise() -> None:
     """Samples ten times as noisy as said come out at a scale near 100, with drift and a jump between."""
     rng = np.random.default_rng(2)
-    scale = NoiseScale()
+    noise = ffi.new("struct agent_noise *")
+    lib.agent_noise_start(noise)
     for i in range(600):
         if i == 300:
-            scale.forget_neighbours()
-        scale.add(i * 0.1, 1e4 * i * 0.1 + (i >= 300) * 1e9 + rng.normal(0.0, 100.0), 100.0)
-    assert 60 < scale.scale < 160
+            lib.agent_noise_forget_neighbours(noise)
+        offset = 1e4 * i * 0.1 + (i >= 300) * 1e9 + rng.normal(0.0, 100.0)
+        lib.agent_noise_add(noise, i * 0.1, offset, 100.0, 0.0)
+    assert 60 < noise.scale < 160
 
 
 def test_a_huge_residual_pulls_no_harder_than_the_limit() -> None:
@@ -90,6 +94,6 @@ def test_a_huge_residual_pulls_no_harder_than_the_limit() -> None:
     for side, limit in ((1.0, 1.5), (-1.0, 4.0)):
         at_limit = limit * sqrt(spread)
         pull = predicted / spread * at_limit
-        used = robust_variance(side * 1e6, spread, var, 1.5, 4.0)
+        used = lib.agent_robust_variance(side * 1e6, spread, var, 1.5, 4.0)
         assert predicted / (predicted + used) * 1e6 == pytest.approx(pull)
-        assert robust_variance(side * at_limit * 0.99, spread, var, 1.5, 4.0) == var
+        assert lib.agent_robust_variance(side * at_limit * 0.99, spread, var, 1.5, 4.0) == var

@@ -13,9 +13,9 @@ import pytest
 
 from agent.clock import lstm
 from agent.clock.forecast import EXPERTS, HORIZONS_S, Mixture
-from agent.clock.kalman import DriftBank, SampleNoise
 from agent.clock.lstm import FEATURES, HIDDEN, INPUTS, KNOT_STEPS, Inputs, Lstm, Weights, knot_parts, unpack
 from agent.errors import UnsupportedError
+from tests.unit.clock_core import Bank, Noise, begin, forecast, learn, score
 
 Floats = npt.NDArray[np.float64]
 
@@ -257,26 +257,25 @@ def test_the_readout_learns_a_linear_relation() -> None:
     """The next sample is off the bank's forecast by 0.8 a - 0.4 b sigmas: after 2,000 of them it is foreseen so."""
     random = np.random.default_rng(5)
     recurrent = FakeRecurrent()
-    bank, mixture = DriftBank(), Mixture((1.0,), ("kalman2", "kalman3", "lstm"), recurrent)
-    noise = SampleNoise(100.0, 0.0, 0.0, 0.0)
+    bank, mixture = Bank(), Mixture((1.0,), ("kalman2", "kalman3", "lstm"), recurrent)
     bank.start(0.0, 0.0, 100.0)
-    mixture.start()
-    mixture.learn(bank, 0.0)
+    begin(mixture)
+    learn(mixture, bank, 0.0)
     a = b = 0.0
     errors, bare = [], []
     for i in range(1, 2_500):
         mean, var = bank.forecast(1.0)
         offset = mean + (0.8 * a - 0.4 * b) * sqrt(var)
         if i > 2_000:
-            told = mixture.forecast(bank, bank.time_s, np.zeros(1, dtype=np.int64))
+            told = forecast(mixture, bank, float(i - 1))
             errors.append((float(told.expert_offset_ns[0, -1]) - offset) / sqrt(var))
             bare.append(0.8 * a - 0.4 * b)
         bank.advance(float(i))
-        mixture.score(float(i), offset, 1.0)
-        bank.update(offset, noise)
+        score(mixture, float(i), offset, 1.0)
+        bank.update(offset, Noise(100.0))
         a, b = random.choice([-1.0, 1.0], 2).tolist()
         mixture.observe(float(i), a, 1.0, b, False)
-        mixture.learn(bank, offset)
+        learn(mixture, bank, offset)
     assert np.std(errors) < 0.25 * np.std(bare)
 
 

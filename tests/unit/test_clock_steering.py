@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 from agent.clock.forecast import HORIZONS_S
-from agent.clock.steering import KnownSteering
+from tests.unit.clock_core import Steering
 from tools.bench.clock import product
 from tools.bench.clock.oscillator import OCXO
 from tools.bench.clock.recipe import Recipe, Servo, draw
@@ -18,7 +18,7 @@ START_NS = 1_790_000_000_000_000_000
 def test_the_phase_is_exact_over_years() -> None:
     """Sixteen changes a second for an hour, then a year: rational arithmetic says the same, to half a nanosecond."""
     rng = np.random.default_rng(1)
-    known, exact, rate, at = KnownSteering(), Fraction(0), Fraction(0), START_NS
+    known, exact, rate, at = Steering(), Fraction(0), Fraction(0), START_NS
     for change in rng.normal(0.0, 30.0, 16 * 3600).tolist():
         known.dial(at, change)
         rate += Fraction(change)
@@ -31,7 +31,7 @@ def test_the_phase_is_exact_over_years() -> None:
 
 def test_the_past_keeps_the_steering_that_it_had() -> None:
     """A sample that is looked at again after later changes gets the phase that it had."""
-    known = KnownSteering()
+    known = Steering()
     known.dial(START_NS, 1_000.0)
     known.dial(START_NS + 10**9, -3_000.0)
     assert [known.phase_ns(START_NS + s * 10**9 // 2) for s in (-1, 0, 1, 2, 3)] == [0, 0, 500, 1_000, 0]
@@ -40,7 +40,7 @@ def test_the_past_keeps_the_steering_that_it_had() -> None:
 
 def test_a_change_between_two_moments_is_taken_from_the_middle() -> None:
     """Its phase is that of the middle; its variance that of a time anywhere between."""
-    known = KnownSteering()
+    known = Steering()
     var = known.dial_between(START_NS, START_NS + 10**8, 600.0)
     assert known.phase_ns(START_NS + 10**8) == 30
     np.testing.assert_allclose(var, 60.0**2 / 12.0)
