@@ -17,7 +17,9 @@ from agent.clock.jumps import (
     CUSUM_CLIP,
     CUSUM_LIMIT,
     CUSUM_SPAN,
+    GATE_SIGMAS,
     LOOK_AHEAD,
+    Shape,
     TagKind,
     growth_of,
     matches_wrap,
@@ -54,6 +56,8 @@ _LEAN_LIMIT = 5.5
 _LEAN_WINDOW = 24
 # So many samples in a row that fit nothing: the clock is elsewhere, or its noise is another.
 _LOST_AFTER = 128
+# So many of them are remembered, in case the next ones agree with them.
+_LEFT_OUT = 16
 # A read whose own delay adds no more than this many times the common variance is quiet.
 _QUIET_PARTS = 16.0
 _SOFTWARE_AFTER = 3
@@ -121,6 +125,7 @@ class Estimator:
         self._gate = Gate()
         self._held: list[Suspect] = []
         self._held_from: TrackState | None = None
+        self._left_out: deque[Suspect] = deque(maxlen=_LEFT_OUT)
         self._recent: list[_Accepted] = []
         self._far: tuple[int, int] | None = None
         self._lean = 0.0
@@ -352,11 +357,12 @@ class Estimator:
             if alone:
                 self._gate.saw(abs(s.residual_ns) / s.spread_ns)
             else:
-                self._gate.saw_bad()
+                self._gate.saw_bad(abs(s.residual_ns))
         if self._held or self._rejected:
             self._gate.judged(stayed=False)
         self._held.clear()
         self._rejected = 0
+        self._left_out.clear()
         return out
 
     def _judge_overdue(self, index: int) -> list[Verdict]:
@@ -382,9 +388,12 @@ class Estimator:
         shape, slope = shape_of(times, residuals, sigmas, slack_ns=slack, strict=strict)
         if shape == "erratic" or (len(held) <= 2 and shape != "step"):
             return self._noise()
+        if strict and not self._agree(held, shape, slack):
+            return self._noise()
         self._held = []
         self._gate.judged(stayed=True)
         self._rejected = 0
+        self._left_out.clear()
         grown = self._growth(held) if shape == "step" and self._gate.believes_growth else []
         self._start_over()
         if grown:
@@ -406,6 +415,24 @@ class Estimator:
             track.release_drift(slope, 0.0)
         return self._replay(held, None if abs(size) <= half_delay - min(sigmas) else kind, size, cause)
 
+    def _agree(self, held: list[Suspect], shape: Shape, slack_ns: float) -> bool:
+        """Return whether as many suspects make that shape as bad stamps, where they are usual, don't by chance.
+
+        Those that were left out just before count too.
+        """
+        sigmas = self._sigmas(held)
+        count = self._gate.needed_alike(GATE_SIGMAS * max(sigmas) + slack_ns, 1 if shape == "step" else 2)
+        if count <= len(held):
+            return True
+        samples = [*self._left_out, *held][-count:]
+        if len(samples) < count:
+            return False
+        times = [self.track.seconds(s.local_ns) for s in samples]
+        found, _ = shape_of(
+            times, [s.residual_ns for s in samples], self._sigmas(samples), slack_ns=slack_ns, strict=True
+        )
+        return found == "step" or (shape != "step" and found != "erratic")
+
     def _judge_early(self) -> list[Verdict]:
         """Judge three suspects before they are due if they grow from nothing: each sample of waiting is far off."""
         held = self._held
@@ -416,6 +443,7 @@ class Estimator:
             self._held = []
             self._gate.judged(stayed=True)
             self._rejected = 0
+            self._left_out.clear()
             self._start_over()
         return out
 
@@ -458,11 +486,14 @@ class Estimator:
         known to go such ways, or nothing has fitted for long, all are followed.
         """
         self._rejected += 1
-        self._gate.saw_bad()
+        self._gate.saw_bad(abs(self._held[0].residual_ns))
         if self._held_from is None or (not self._gate.believes_moves and self._rejected < _LOST_AFTER):
-            return [self._outlier(self._held.pop(0), 0.0)]
+            first = self._held.pop(0)
+            self._left_out.append(first)
+            return [self._outlier(first, 0.0)]
         held, self._held = self._held, []
         self._rejected = 0
+        self._left_out.clear()
         self._start_over()
         track = self.track
         track.restore(self._held_from)

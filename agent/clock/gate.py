@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp
+from math import ceil, exp, log
 
 from agent.clock.jumps import GATE_SIGMAS
 
@@ -24,6 +24,11 @@ _TRUST_SAMPLES = 1000.0
 _TRUSTED, _USUAL = 0.75, 2.0
 # A return from beyond so many gates was no noise.
 _NO_NOISE = 3.0
+# Bad stamps that agree by chance: once in so many of them, by how far off the last so many of them stood; beyond so
+# many no more are waited for.
+_CHANCE = 1e6
+_BAD_SPAN = 30.0
+_MOST_ALIKE = 16
 
 
 @dataclass(slots=True)
@@ -45,7 +50,7 @@ class _Odds:
 class Gate:
     """The limit of normalised residuals, for clocks with Gaussian noise and with long tails."""
 
-    __slots__ = ("_exceeded", "_grew", "_moved", "_stood", "wide")
+    __slots__ = ("_bad_ns", "_exceeded", "_grew", "_moved", "_stood", "wide")
 
     def __init__(self) -> None:
         self.wide = 1.0
@@ -56,6 +61,7 @@ class Gate:
         # What stands off may have grown, unsuspected, until steps are what this clock is known for.
         self._grew = _Odds(1.0, 0.0)
         self._exceeded = 1.0
+        self._bad_ns = 0.0
 
     def sigmas(self, triples: float) -> float:
         """Return the gate in sqrt(S) when the noise is known from `triples` samples and their neighbours."""
@@ -74,9 +80,20 @@ class Gate:
         factor: float = exp(_WIDENING if near else -_WIDENING / _SAMPLES_PER_NEAR)
         self.wide = min(max(self.wide * factor, 1.0), _MAX_WIDE)
 
-    def saw_bad(self) -> None:
-        """Learn of a sample beyond the gate that came to nothing, one of several: no tail of the noise."""
+    def saw_bad(self, size_ns: float) -> None:
+        """Learn of a sample that far beyond the gate that came to nothing, one of several: no tail of the noise."""
         self._exceeded += 1.0
+        self._bad_ns += (size_ns - self._bad_ns) / min(self._exceeded, _BAD_SPAN)
+
+    def needed_alike(self, within_ns: float, free: int) -> int:
+        """Return how many samples have to agree to +- `within_ns` that bad stamps don't by chance.
+
+        They agree on what has `free` parameters: one for a step, two for a line.
+        """
+        odds = log(max(self._bad_ns / (2.0 * within_ns), 1.0))
+        if not self.bad_stamps_usual:
+            return free + 2
+        return min(free + max(ceil(log(_CHANCE) / max(odds, 0.1)), 2), _MOST_ALIKE)
 
     def judged(self, *, stayed: bool) -> None:
         """Remember whether what stood beyond the gate stayed there, or was back after some samples."""
