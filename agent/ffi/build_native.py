@@ -1,8 +1,8 @@
 """Builds `agent.ffi._native`: cffi in API mode over libbpf, libc and native.c.
 
-The declarations come from `bpf/records.h` (the wire, the one definition of every record), `native.h`, `clockcore.h`
-and `batchreplay.h` (what the C sources of the same names give), and, below, the calls of libbpf and libc that Python
-makes itself. The C compiler checks all of them against the real headers.
+The declarations come from `bpf/records.h` (the wire, the one definition of every record), `native.h`, `clockcore.h`,
+`batchreplay.h` and `loadwatch.h` (what the C sources of the same names give), and, below, the calls of libbpf and libc
+that Python makes itself. The C compiler checks all of them against the real headers.
 """
 
 import re
@@ -38,6 +38,8 @@ long syscall(long number, ...);
 #define SYS_set_mempolicy ...
 #define SYS_get_mempolicy ...
 #define SYS_migrate_pages ...
+#define SYS_sched_getattr ...
+#define SYS_sched_setattr ...
 #define MPOL_BIND ...
 """
 
@@ -346,6 +348,7 @@ _INCLUDES = """
 #include "native.h"
 #include "clockcore.h"
 #include "batchreplay.h"
+#include "loadwatch.h"
 
 /* bpf_link_info's head and its tracing part: cffi can't name members of an anonymous union. */
 struct agent_tracing_link {
@@ -370,6 +373,7 @@ ffibuilder.cdef(
     + _declarations(_ROOT / "agent/ffi/native.h")
     + _declarations(_ROOT / "agent/ffi/clockcore.h")
     + _declarations(_ROOT / "agent/ffi/batchreplay.h")
+    + _declarations(_ROOT / "agent/ffi/loadwatch.h")
     + _LIBC
     + _CLOCKS
     + _LIBBPF
@@ -378,11 +382,17 @@ ffibuilder.set_source(
     "agent.ffi._native",
     _INCLUDES,
     # Relative: setuptools wants the paths as setup.py sees them.
-    sources=["agent/ffi/native.c", "agent/ffi/clockcore.c", "agent/ffi/batchreplay.c"],
+    sources=[
+        "agent/ffi/native.c",
+        "agent/ffi/clockcore.c",
+        "agent/ffi/batchreplay.c",
+        "agent/ffi/loadwatch.c",
+    ],
     depends=[
         "agent/ffi/native.h",
         "agent/ffi/clockcore.h",
         "agent/ffi/batchreplay.h",
+        "agent/ffi/loadwatch.h",
         "agent/ffi/build_native.py",
         "bpf/records.h",
     ],
