@@ -49,6 +49,7 @@ from agent.host.masks import CpuMask
 from agent.host.model import Host, Interface, read_host
 from agent.host.netlink import query_links
 from agent.host.paths import HostPaths, read_int, read_text
+from agent.irqbalance import Irqbalance
 from agent.irqtrace import IrqTrace
 from agent.monosteering import MonoSteering
 from agent.options import BASE_DELAY_NEEDED, BASE_DELAY_REMEDY, RunOptions
@@ -200,6 +201,9 @@ class Loop:
         if options.pin_consumer and not options.observe:
             first = leaves[0]
             self._pins = ConsumerPins(host.topology, first.numa_node, self._journals[first.name])
+        own = self._journals[leaves[0].name] if options.own else None
+        irqs = set() if options.observe or "irq" in options.deny else _movable_irqs(host)
+        self._irqbalance = Irqbalance(paths, irqs, own)
         if options.batch:
             from agent.batch.stage import BatchStage
 
@@ -521,6 +525,7 @@ class Loop:
                 self._notes += [f"CPU {cpu} came online" for cpu in watch.capture.follow_cpus(online)]
         if not self._options.observe and (note := self._idle_limit.follow()):
             self._notes.append(note)
+        self._notes += self._irqbalance.follow(mono_ns)
         span_ns = mono_ns - self._health_mono_ns
         self._follow_level(
             Health(
@@ -667,6 +672,12 @@ def capture_target(interface: Interface, host: Host) -> CaptureTarget:
         cpu_count=host.topology.width,
         online_cpus=tuple(host.topology.online),
     )
+
+
+def _movable_irqs(host: Host) -> set[int]:
+    """The interrupts of the watched interfaces' queues, but those that other devices share."""
+    numbers = {queue.irq for leaf in host.leaves() for queue in leaf.queues}
+    return {number for number in numbers if number is not None and not host.irqs[number].shared}
 
 
 def _interface_health(watch: Watch) -> InterfaceHealth:
