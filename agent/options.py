@@ -74,6 +74,7 @@ class RunOptions:
     consumers: tuple[str, ...] = ()
     pin_consumer: bool = False
     membind: bool = False
+    own: bool = False
     allow_reset: bool = False
     base_delay_ns: int | None = None
     phc_reads_per_s: int = 100
@@ -123,6 +124,12 @@ def add_run_arguments(parser: argparse.ArgumentParser, seconds: str = "run until
         action="store_true",
         default=None,
         help="take the agent's own memory from the first interface's NUMA node (a consumer's: `agent exec --numa IF`)",
+    )
+    act.add_argument(
+        "--own",
+        action="store_true",
+        default=None,
+        help="ask a running irqbalance to leave the interfaces' interrupts to the agent; it gets them back at the end",
     )
     act.add_argument("--state-dir", type=Path, metavar="DIR", help="journal and locks (default /run/agent)")
 
@@ -317,6 +324,11 @@ def _check(options: RunOptions) -> None:
             raise UsageError(f"{flag} {choice!r} is not known", f"choose one of {', '.join(known)}")
     if options.pin_consumer and not options.consumers:
         raise UsageError("--pin-consumer names nobody to move", "name the programs with --consumer PID|NAME")
+    if options.own and (options.observe or "irq" in options.deny):
+        raise UsageError(
+            "--own takes interrupts that the agent is not to move",
+            "leave out --own, or --observe and --deny irq",
+        )
     if any(not word.strip() for word in options.consumers):
         raise UsageError("--consumer is empty", "name a process id, or a program")
     if options.stamp == "xdp" and options.hook == "tc":
@@ -404,7 +416,7 @@ def _entry(path: Path, key: str, value: object) -> tuple[str, object]:
             return name, _text(value)
         if name == "state_dir":
             return name, Path(_text(value))
-        if name in ("observe", "allow_reset", "pin_consumer", "membind"):
+        if name in ("observe", "allow_reset", "pin_consumer", "membind", "own"):
             return name, _typed(value, bool)
         if name == "seconds":
             return name, value if isinstance(value, float) else float(_typed(value, int, "a number"))

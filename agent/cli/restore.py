@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     # These register their kinds of settings with the journal.
     import agent.control.coalesce
     import agent.fixes
+    import agent.irqbalance
     import agent.stamping
     import agent.tc  # noqa: F401
     from agent.control.journal import require_complete, restore

@@ -221,3 +221,71 @@ def test_fewer_queues_than_senders_have_to_be_shared() -> None:
     plan = plan_tx("eth0", usage, tx_targets(2), topology(4))
     assert plan.changes == ()
     assert "share" in plan.reason
+
+
+def test_a_polling_thread_waits_behind_programs() -> None:
+    """Softirq work does not: of two CPUs without softirqs the idle one is expected to be much faster for a thread."""
+    model = DelayModel(topology(3))
+    model.observe_load(load(0.8, 0.02, 0.02, user=(0.0, 0.96)))
+    thread = lane(model, 0, 0, 3_000_000, b"1\n").record
+    thread.in_thread = True
+    predictor = model.predictor([thread], [0, 1, 2], None, NOW_NS)
+    behind, idle = (predictor.estimate(thread, cpu, 0.0, None).p99_ns for cpu in (1, 2))
+    assert behind > idle + 1_000_000
+    thread.in_thread = False
+    behind, idle = (predictor.estimate(thread, cpu, 0.0, None).p99_ns for cpu in (1, 2))
+    assert behind < 2 * idle
+
+
+def test_a_cpu_full_of_niced_programs_is_better_than_one_full_of_others() -> None:
+    """They give way."""
+    shares = load(0.5, 0.0, 0.0, user=(0.0, 1.0, 1.0))
+    shares.cpus[2] = replace(shares.cpus[2], nice=1.0)
+    model = DelayModel(topology(3))
+    model.observe_load(shares)
+    thread = lane(model, 0, 0, 300_000, b"1\n").record
+    thread.in_thread = True
+    predictor = model.predictor([thread], [0, 1, 2], None, NOW_NS)
+    behind, behind_niced = (predictor.estimate(thread, cpu, 0.0, None).p99_ns for cpu in (1, 2))
+    assert behind_niced < 0.5 * behind
+
+
+def test_how_long_threads_wait_is_learnt_where_they_run() -> None:
+    """Measured waits of up to 8 ms behind programs: as long is expected on another CPU that is as busy."""
+    model = DelayModel(topology(2))
+    model.observe_load(load(0.0, 0.0, user=(0.9, 0.9)))
+    record = LaneRecord(in_thread=True)
+    drawn = 3_000 + np.random.default_rng(1).uniform(0, 8e6, 5_000).astype(np.int64)
+    counts = np.bincount(hist_bucket(drawn), minlength=HIST_BUCKETS)
+    model.observe_lane(record, [0], {(0, 0): counts}, {}, 0.1, NOW_NS)
+    predictor = model.predictor([record], [0, 1], None, NOW_NS)
+    assert predictor.estimate(record, 1, 0.0, None).p99_ns == pytest.approx(0.99 * 8e6, rel=0.15)
+
+
+def test_hurried_plans_expect_of_staying_what_the_load_was_known_for() -> None:
+    """Slow packets alone move nothing while the load is like one under which they were fast."""
+    top = topology(2)
+    model = DelayModel(top)
+    model.observe_load(load(0.05, 0.3))
+    held = lane(model, 0, 1, 60_000, b"2\n")
+    held.record.load_moved()
+    slow = lane(model, 0, 1, 3_000_000, b"2\n").record
+    held.record.cells, held.record.recent = slow.cells, slow.recent
+    for hurried, changes in ((True, 0), (False, 1)):
+        plan = plan_interface("eth0", [held], model, limits(top), NOW_NS, hurried=hurried)
+        assert len(plan.changes) == changes
+
+
+def test_what_was_measured_under_a_load_is_remembered_when_it_comes_back() -> None:
+    """And is not taken for what another load does."""
+    model = DelayModel(topology(2))
+    model.observe_load(load(0.0, 0.6))
+    record = lane(model, 0, 1, 300_000, b"2\n").record
+    model.load_moved()
+    record.load_moved()
+    model.observe_load(load(0.6, 0.0))
+    predictor = model.predictor([record], [0, 1], None, NOW_NS)
+    assert predictor.estimate(record, 1, 0.0, None).source == "predicted"
+    back = predictor.estimate(record, 1, 0.6, None)
+    assert back.source == "measured"
+    assert back.p99_ns == pytest.approx(300_000, rel=0.2)

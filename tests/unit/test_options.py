@@ -192,6 +192,14 @@ def test_consumers_come_from_flags_and_file(tmp_path: Path) -> None:
         _options("-i", "eth1", "--pin-consumer")
 
 
+def test_interrupts_that_may_not_be_moved_are_not_asked_for() -> None:
+    """They would be nobody's."""
+    assert _options("-i", "eth1", "--own").own
+    for others in (["--observe"], ["--deny", "irq"]):
+        with pytest.raises(UsageError, match="--own"):
+            _options("-i", "eth1", "--own", *others)
+
+
 def test_batch_pages_have_goals() -> None:
     """Flags name pages, `default` without a name; goals are those of every page, and root may report."""
     options = _options(
