@@ -41,9 +41,10 @@ struct irq_state {
 	__u64 softirq_began_ns; /* 0: none is going on that is timed */
 	__u64 irq_before_ns;	/* told.irq_ns when the softirq began */
 	__u64 weight_shift;	/* of the softirq that is timed: it stands for 2^this */
+	__u64 stands_from_ns;	/* those since then, when the one before it was timed */
 	__u64 raised_ns; /* NET_RX, by the first that raised it; 0: it isn't pending, or won't be timed */
 	struct timed timed[SOFTIRQS];
-	__u64 pad[5]; /* no two CPUs share a cache line */
+	__u64 pad[4]; /* no two CPUs share a cache line */
 };
 
 /* Value of map "irq_lines". */
@@ -183,6 +184,7 @@ int softirq_entry(struct bpf_raw_tracepoint_args *ctx)
 	now_ns = bpf_ktime_get_ns();
 	cpu->softirq_began_ns = now_ns;
 	cpu->weight_shift = timed->shift;
+	cpu->stands_from_ns = timed->last_ns;
 	weight = 1U << (timed->shift & 31);
 	compiler_barrier();
 	cpu->irq_before_ns = LOAD_ONCE(cpu->told.irq_ns);
@@ -202,7 +204,7 @@ SEC("raw_tp")
 int softirq_exit(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct irq_state *cpu = irq_cpu_at(bpf_get_smp_processor_id());
-	__u64 vector = ctx->args[0], in_irqs_ns, took_ns;
+	__u64 vector = ctx->args[0], in_irqs_ns, now_ns, took_ns;
 
 	if (!cpu || vector >= SOFTIRQS)
 		return 0;
@@ -213,8 +215,11 @@ int softirq_exit(struct bpf_raw_tracepoint_args *ctx)
 	 * isn't in it, which could make the sum fall. */
 	in_irqs_ns = LOAD_ONCE(cpu->told.irq_ns) - cpu->irq_before_ns;
 	compiler_barrier();
-	took_ns = bpf_ktime_get_ns() - cpu->softirq_began_ns - in_irqs_ns;
-	cpu->told.softirq_ns[vector] += took_ns << (cpu->weight_shift & 31);
+	now_ns = bpf_ktime_get_ns();
+	took_ns = (now_ns - cpu->softirq_began_ns - in_irqs_ns) << (cpu->weight_shift & 31);
+	/* A long one stands for no more time than there was. */
+	cpu->told.softirq_ns[vector] +=
+	    took_ns < now_ns - cpu->stands_from_ns ? took_ns : now_ns - cpu->stands_from_ns;
 	cpu->softirq_began_ns = 0;
 	return 0;
 }
