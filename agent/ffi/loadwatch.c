@@ -24,6 +24,9 @@
 #define SLOW_SHARE	0.1
 #define SLOW_PACKETS	20
 #define REFERENCE_COUNT 500
+/* A load that moved is not told again for so long; for twice as long each time that it had not stayed for as long again. */
+#define HOLD_MIN_NS 200000000LL
+#define HOLD_MAX_NS 1600000000LL
 
 struct interface_hists {
 	const uint8_t *slots, *hists;
@@ -47,6 +50,7 @@ struct agent_load_watch {
 	uint32_t counts[HIST_BUCKETS];
 	double usual[HIST_BUCKETS]; /* delays lately, fading */
 	int64_t mono_ns, slots_ns;
+	int64_t moved_ns, hold_ns; /* when it last moved, and how long it is not said again */
 	int shares_known;
 	int suspected;
 };
@@ -209,6 +213,21 @@ static int packets_slow(const struct agent_load_watch *watch, const uint32_t *gr
 	return slow >= SLOW_PACKETS && slow >= SLOW_SHARE * n;
 }
 
+/* Whether a load that moved now is told. One that won't stay put is left to the plans that are made anyway. */
+static int is_told(struct agent_load_watch *watch, int64_t mono_ns)
+{
+	int64_t since_ns = mono_ns - watch->moved_ns;
+
+	if (since_ns < watch->hold_ns)
+		return 0;
+	if (watch->moved_ns && since_ns < 2 * watch->hold_ns)
+		watch->hold_ns = watch->hold_ns * 2 > HOLD_MAX_NS ? HOLD_MAX_NS : watch->hold_ns * 2;
+	else
+		watch->hold_ns = HOLD_MIN_NS;
+	watch->moved_ns = mono_ns;
+	return 1;
+}
+
 static void take_shares(struct agent_load_watch *watch, const double *shares, double keep)
 {
 	for (uint32_t cpu = 0; cpu < watch->n_cpus; cpu++)
@@ -257,7 +276,7 @@ int agent_load_watch_look(struct agent_load_watch *watch, int64_t mono_ns)
 	watch->suspected = 0;
 	take_shares(watch, shares, odd || !watch->shares_known ? 0 : exp(-span_ns / SHARE_TAU_NS));
 	take_delays(watch, grown, odd ? 0 : exp(-span_ns / DELAY_TAU_NS));
-	return odd ? AGENT_LOAD_MOVED : AGENT_LOAD_STEADY;
+	return odd && is_told(watch, mono_ns) ? AGENT_LOAD_MOVED : AGENT_LOAD_STEADY;
 }
 
 static int64_t mono_now_ns(void)

@@ -5,7 +5,7 @@
  *
  * The load is *suspected* to have moved when a CPU's share strays from what it was lately by more than it usually
  * does, or when far more packets than one in a hundred are above what p99 was; when the next glance says so too, it
- * *moved*, and what the glance saw is what is usual from then on.
+ * *moved*, and what the glance saw is what is usual from then on. A load that won't stay put is told ever less often.
  *
  * build_native.py reads these declarations too, so they keep to plain C.
  */

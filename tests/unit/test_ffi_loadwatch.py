@@ -93,6 +93,19 @@ def test_a_load_in_bursts_is_not_taken_for_one_that_moves() -> None:
     assert seen[1200:].count(Motion.MOVED) == 0
 
 
+def test_a_load_that_will_not_stay_put_is_told_less_often(glances: Glances) -> None:
+    """It changes CPUs every 0.3 s: after the first two times not each is answered, as it would be too late again."""
+    moves = 10
+    seen = [glances.look(0.05, 0.6) if i // 15 % 2 else glances.look(0.6, 0.05) for i in range(15 * moves)]
+    assert 2 <= seen.count(Motion.MOVED) <= moves / 2
+
+
+def test_after_a_move_that_lasts_the_next_is_told_at_once(glances: Glances) -> None:
+    """Every 3 s."""
+    seen = [glances.look(0.05, 0.6) if i // 150 % 2 else glances.look(0.6, 0.05) for i in range(600)]
+    assert [i for i, motion in enumerate(seen) if motion is Motion.MOVED] == [1, 151, 301, 451]
+
+
 def test_after_a_change_of_settings_all_is_learnt_anew(glances: Glances) -> None:
     """What moved is the packets' work, and how long they wait is the guard's to judge."""
     glances.watch.rebase()
