@@ -22,6 +22,7 @@ LOCKED = " s2 "
 def _daemon(namespace: Namespace, ifname: str, where: Path, *role: str) -> subprocess.Popen[bytes]:
     """ptp4l over Ethernet on an interface, eight Syncs a second; what it says goes into `where`/IF.log."""
     command = [str(PTP4L), "-i", ifname, "-2", "-m", "-q", "--logSyncInterval", "-3", *role]
+    command += ["--logAnnounceInterval", "-1", "--announceReceiptTimeout", "3"]
     command += ["--uds_address", str(where / f"{ifname}.sock"), "--tx_timestamp_timeout", "500"]
     with (where / f"{ifname}.log").open("wb") as log:
         return namespace.popen(command, stdout=log, stderr=log)
