@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Closed windows of one clock, and the least queued pairs among them. */
+/* Closed windows of one clock, and the least queued pairs among them; tests/unit/track_reference.py is the same. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
