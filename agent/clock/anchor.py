@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -20,8 +19,7 @@ _ffi, _lib = _native.ffi, _native.lib
 _INTERVAL_SLACK_NS = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Anchor:
+class Anchor(NamedTuple):
     """offset = local - PHC at `local_ns`; the true one is within [`low_ns`, `high_ns`] for certain.
 
     `local_clock` names the local clock of the burst. `consistent` is False when no offset satisfies all reads:
@@ -82,8 +80,7 @@ def against_raw(anchor: Anchor, pairs: ClockPairs) -> Anchor | None:
     part = (anchor.local_ns - int(realtime[i])) / max(int(realtime[j] - realtime[i]), 1)
     ahead = ahead_i + round(part * (ahead_j - ahead_i))
     half = ceil(max(int(pairs.realtime_width_ns[i]), int(pairs.realtime_width_ns[j])) / 2)
-    return replace(
-        anchor,
+    return anchor._replace(
         local_clock="raw",
         local_ns=anchor.local_ns - ahead,
         offset_ns=anchor.offset_ns - ahead,

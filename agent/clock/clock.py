@@ -186,9 +186,11 @@ class Clock:
         slew = self._monoraw.rate_ppb
         envelope = self._envelope
         drift = envelope.track.drift()[0] if envelope.accepted_mono_ns is not None else 0.0
-        self._collect_envelope(envelope.process(mono_ns, _against_mono(drift, slew)))
+        found = envelope.process(mono_ns, _against_mono(drift, slew))
+        by_anchors = self._anchors.state(raw_ns) if self._anchored else None
+        self._collect_envelope(found, by_anchors == "tracking")
 
-        state, reason, anchored = self._state(mono_ns, raw_ns)
+        state, reason, anchored = self._state(mono_ns, by_anchors)
         if anchored:
             self._watch_stamps(mono_ns)
         kernel = self._windows.ladder_drift()
@@ -236,16 +238,15 @@ class Clock:
             *kernel,
         )
 
-    def _state(self, mono_ns: int, raw_ns: int) -> tuple[State, str, bool]:
-        """Return (state, its reason, whether the anchors and not the envelope give the estimate)."""
-        if self._anchored:
-            state = self._anchors.state(raw_ns)
-            if state in ("tracking", "init"):
-                return state, "", True
+    def _state(self, mono_ns: int, by_anchors: State | None) -> tuple[State, str, bool]:
+        """Return (state, its reason, whether the anchors, if there are any, give the estimate and not the envelope)."""
+        if by_anchors is not None:
+            if by_anchors in ("tracking", "init"):
+                return by_anchors, "", True
             relative, why = self._envelope_state(mono_ns)
             if relative == "relative":
                 return relative, "no PHC reads: following the packets' envelope", False
-            return state, f"no usable PHC read; {why}" if why else "no usable PHC read", True
+            return by_anchors, f"no usable PHC read; {why}" if why else "no usable PHC read", True
         return (*self._envelope_state(mono_ns), False)
 
     def _envelope_state(self, mono_ns: int) -> tuple[State, str]:
@@ -367,13 +368,13 @@ class Clock:
             if v.kind is not None:
                 self._tags.append(Tag(v.kind, mono_ns, v.size_ns, v.cause))
 
-    def _collect_envelope(self, tags: list[Tag]) -> None:
+    def _collect_envelope(self, tags: list[Tag], anchors_track: bool) -> None:
         """Take the envelope's tags; what the anchors did not see was the path, not the clock.
 
         The anchors come less often: their verdict is waited for.
         """
         self._undecided += tags
-        if not self._anchored or self._anchors.state(self._monoraw.raw_ns) != "tracking":
+        if not anchors_track:
             self._tags += self._undecided
             self._undecided = []
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from math import sqrt
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from agent.clock.forecast import Forecast, Mixture
 from agent.clock.gate import Gate
@@ -66,8 +66,7 @@ MAX_HOLDOVER_NS = 1_800_000_000_000
 P99_SIGMAS = 2.576 * 1.1
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """One comparison of the local clock with the hardware clock.
 
     `hw_ns` is None when there was no stamp (0 means the same). `seq` and `hw_seq`, if both are given, say which
@@ -82,7 +81,8 @@ class Sample:
     var: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: one is made of every sample, and a frozen one takes four times as long.
+@dataclass(slots=True)
 class Verdict:
     """What became of sample `index`: its tag, if any, and the weight that it had in the estimate (0..1).
 
@@ -98,8 +98,7 @@ class Verdict:
     estimate: tuple[int, float] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Accepted:
+class _Accepted(NamedTuple):
     """A sample in the estimate whose verdict may still change: it could be the first after a small step."""
 
     sample: Suspect

@@ -8,6 +8,7 @@ interval, on another it is always the same. Both are learnt from the samples the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 # Noise of a read that took no longer than the fastest: PHC reads jitter by some percent of their delay.
 _NOISE_FLOOR_NS = 20.0
@@ -34,8 +35,7 @@ class _Octave:
     count: float = _PRIOR_COUNT
 
 
-@dataclass(frozen=True, slots=True)
-class ReadNoise:
+class ReadNoise(NamedTuple):
     """One read: the error to expect, its variance by noise that all reads have, and by its own excess delay."""
 
     bias_ns: float

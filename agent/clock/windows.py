@@ -62,9 +62,7 @@ class Windows:
 
     def collapse(self, since_ns: int, until_ns: int, drift_mono_ppb: float) -> None:
         """Find the minima of pending pairs from `since_ns` until before `until_ns`, once the drift is taken out."""
-        _checked(
-            _lib.agent_windows_collapse(self.native, since_ns, until_ns, SUB_INTERVAL_NS, drift_mono_ppb)
-        )
+        _checked(_lib.agent_windows_collapse(self.native, since_ns, until_ns, drift_mono_ppb))
 
     def minima(self) -> list[PathMinimum]:
         """Return the minima of the last `collapse`, by sub-interval and path."""

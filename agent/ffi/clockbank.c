@@ -375,13 +375,13 @@ static struct sums forecast_two(const struct agent_bank *bank, const struct run 
 	const double *restrict p00 = bank->column[P00], *restrict p01 = bank->column[P01];
 	const double *restrict p11 = bank->column[P11], *restrict white = bank->column[WHITE];
 	const double *restrict walk = bank->column[WALK], *restrict weight = bank->column[WEIGHT];
-	double first = theta[0], sum = 0.0, mean = 0.0, within = 0.0, square = 0.0;
+	double first = theta[0], third = h / 3.0, sum = 0.0, mean = 0.0, within = 0.0, square = 0.0;
 	int i;
 
 #pragma omp simd reduction(+ : sum, mean, within, square)
 	for (i = run->from; i < run->to; i++) {
 		double at = theta[i] - first + f[i] * h, w = weight[i];
-		double var = p00[i] + h * (2.0 * p01[i] + h * (p11[i] + walk[i] * h / 3.0) + white[i]);
+		double var = p00[i] + h * (2.0 * p01[i] + h * (p11[i] + walk[i] * third) + white[i]);
 
 		sum += w;
 		mean += w * at;
@@ -402,13 +402,14 @@ static struct sums forecast_three(const struct agent_bank *bank, const struct ru
 	const double *restrict walk = bank->column[WALK], *restrict weight = bank->column[WEIGHT];
 	const double *restrict third_var = bank->column[THIRD_VAR];
 	struct third t = third_over(run, h);
-	double first = theta[0], a = t.to_theta, sum = 0.0, mean = 0.0, within = 0.0, square = 0.0;
+	double first = theta[0], third = h / 3.0, a = t.to_theta, sum = 0.0, mean = 0.0, within = 0.0,
+	       square = 0.0;
 	int i;
 
 #pragma omp simd reduction(+ : sum, mean, within, square)
 	for (i = run->from; i < run->to; i++) {
 		double at = theta[i] - first + f[i] * h + a * z[i], w = weight[i];
-		double var = p00[i] + h * (2.0 * p01[i] + h * (p11[i] + walk[i] * h / 3.0) + white[i]) +
+		double var = p00[i] + h * (2.0 * p01[i] + h * (p11[i] + walk[i] * third) + white[i]) +
 			     a * (2.0 * (p02[i] + h * p12[i]) + a * p22[i]) + third_var[i] * t.q00;
 
 		sum += w;

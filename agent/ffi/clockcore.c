@@ -98,14 +98,14 @@ static const struct agent_line *best_line(const struct agent_tracks *t)
 }
 
 /* The regressors of the next increment, and its value by the coefficients. */
-static double regress(const struct agent_tracks *t, const double *lag, double height, double *x)
+static double regress(const struct agent_tracks *t, double *x)
 {
 	double sum = 0.0;
 	int i;
 
 	for (i = 0; i < AGENT_AR_LAGS; i++)
-		x[i] = lag[i];
-	x[AGENT_AR_LAGS] = height;
+		x[i] = t->lag[i];
+	x[AGENT_AR_LAGS] = t->height;
 	/* The constant is in the unit of the increments, so that the coefficients are all near one. */
 	x[AGENT_AR_LAGS + 1] = sqrt(t->ar_error_var);
 	for (i = 0; i < AGENT_AR_COEFFICIENTS; i++)
@@ -117,7 +117,7 @@ static double regress(const struct agent_tracks *t, const double *lag, double he
 static void learn(struct agent_tracks *t, double increment)
 {
 	double x[AGENT_AR_COEFFICIENTS], px[AGENT_AR_COEFFICIENTS];
-	double error = increment - regress(t, t->lag, t->height, x);
+	double error = increment - regress(t, x);
 	double sigma, denominator = AR_KEEP;
 	int i, j, n = AGENT_AR_COEFFICIENTS;
 
@@ -251,38 +251,65 @@ static double line_at(const struct agent_tracks *t, double time_s)
 	return line ? line->intercept + line->slope * (time_s - t->time_s[t->newest]) : NAN;
 }
 
+/* An autoregression run on: the increments before and after now, the newest last. */
+struct run_on {
+	double increment[AGENT_AR_LAGS + AR_STEPS];
+	double height, gone;
+	int step;
+};
+
+static double next_increment(const struct agent_tracks *t, const struct run_on *r, double constant)
+{
+	const double *newest = &r->increment[AGENT_AR_LAGS + r->step - 1];
+	double sum = constant;
+	int i;
+
+	/* The newest last: nothing else waits for it. */
+	for (i = AGENT_AR_LAGS - 1; i > 0; i--)
+		sum += t->coefficient[i] * newest[-i];
+	return sum + t->coefficient[AGENT_AR_LAGS] * r->height + t->coefficient[0] * newest[0];
+}
+
+/* Runs until no whole step is left of span_s. No forecast of an increment may leave what increments have been: an
+ * unstable fit must not explode. */
+static void run_until(const struct agent_tracks *t, struct run_on *r, double span_s, double constant)
+{
+	double limit = AR_CLIP_SIGMAS * sqrt(t->ar_error_var);
+
+	while (r->step < AR_STEPS && (r->step + 1) * t->interval_s <= span_s) {
+		double u = next_increment(t, r, constant);
+
+		u = u > limit ? limit : u < -limit ? -limit : u;
+		r->increment[AGENT_AR_LAGS + r->step++] = u;
+		r->height += u - r->height / AR_HEIGHT_SAMPLES;
+		r->gone += u;
+	}
+}
+
 /* Likewise, at each of n ascending times. */
 static void autoregression_at(const struct agent_tracks *t, const double *time_s, int n, double *out)
 {
-	double lag[AGENT_AR_LAGS], x[AGENT_AR_COEFFICIENTS];
-	double height = t->height, gone = 0.0, at, limit;
-	int i, step = 0;
+	double constant = t->coefficient[AGENT_AR_LAGS + 1] * sqrt(t->ar_error_var);
+	struct run_on r;
+	int i;
 
 	if (t->lags < AGENT_AR_LAGS || t->ar_updates < AR_LEAST_UPDATES) {
 		for (i = 0; i < n; i++)
 			out[i] = NAN;
 		return;
 	}
-	memcpy(lag, t->lag, sizeof(lag));
-	/* No forecast of an increment may leave what increments have been: an unstable fit must not explode. */
-	limit = AR_CLIP_SIGMAS * sqrt(t->ar_error_var);
-	at = t->offset[t->newest];
+	for (i = 0; i < AGENT_AR_LAGS; i++)
+		r.increment[i] = t->lag[AGENT_AR_LAGS - 1 - i];
+	r.height = t->height;
+	r.gone = 0.0;
+	r.step = 0;
 	for (i = 0; i < n; i++) {
-		double span = time_s[i] - t->time_s[t->newest];
-		double part, next;
+		double span_s = time_s[i] - t->time_s[t->newest], part, rest;
 
-		while (step < AR_STEPS && (step + 1) * t->interval_s <= span) {
-			double u = regress(t, lag, height, x);
-
-			u = u > limit ? limit : u < -limit ? -limit : u;
-			push_lag(lag, u);
-			height += u - height / AR_HEIGHT_SAMPLES;
-			gone += u;
-			step++;
-		}
-		part = span / t->interval_s - step;
-		next = part < 1.0 ? part * regress(t, lag, height, x) : 0.0;
-		out[i] = at + gone + next + t->held_rate * span;
+		run_until(t, &r, span_s, constant);
+		part = span_s / t->interval_s - r.step;
+		rest = part < 1.0 ? part * next_increment(t, &r, constant) : 0.0;
+		out[i] = t->offset[t->newest] + r.gone + rest + t->held_rate * span_s;
 	}
 }
 
@@ -355,6 +382,24 @@ struct mixed {
 	double offset, var;
 };
 
+/* What the bank makes of its families by all samples, alike at all horizons. */
+struct opinion {
+	double share[AGENT_FAMILIES], log_share[AGENT_FAMILIES];
+};
+
+static struct opinion opinion_of(const struct agent_bank *bank)
+{
+	const double *weight = agent_bank_family_weights(bank);
+	struct opinion o;
+	int g;
+
+	for (g = 0; g < AGENT_FAMILIES; g++) {
+		o.share[g] = fmax(weight[g], LEAST_SHARE);
+		o.log_share[g] = log(LEAST_PART + (1.0 - LEAST_PART) * weight[g]);
+	}
+	return o;
+}
+
 void agent_mixture_start(struct agent_mixture *m)
 {
 	int i, e;
@@ -378,10 +423,9 @@ void agent_mixture_start(struct agent_mixture *m)
 }
 
 /* How much the bank's opinion counts at a horizon: as much as its squared errors there are near the best voice's. */
-static double credit_of_bank(const struct agent_mixture *m, const struct agent_bank *bank,
+static double credit_of_bank(const struct agent_mixture *m, const struct opinion *o,
 			     const struct agent_horizon *h, const struct choir *c)
 {
-	const double *family_weight = agent_bank_family_weights(bank);
 	double least = INFINITY, own = 0.0, of_bank = 0.0, share;
 	int v;
 
@@ -390,7 +434,7 @@ static double credit_of_bank(const struct agent_mixture *m, const struct agent_b
 			continue;
 		least = fmin(least, h->voice_ratio[v]);
 		if (is_bank(v)) {
-			share = fmax(family_weight[v - FREE], LEAST_SHARE);
+			share = o->share[v - FREE];
 			of_bank += share;
 			own += share * h->voice_ratio[v];
 		}
@@ -398,14 +442,13 @@ static double credit_of_bank(const struct agent_mixture *m, const struct agent_b
 	return own > 0.0 ? fmin(1.0, least * of_bank / own) : 1.0;
 }
 
-static struct mixed mix(const struct agent_mixture *m, const struct agent_bank *bank,
-			const struct agent_horizon *h, const struct choir *c)
+static struct mixed mix(const struct agent_mixture *m, const struct opinion *o, const struct agent_horizon *h,
+			const struct choir *c)
 {
-	const double *family_weight = agent_bank_family_weights(bank);
 	struct mixed out = {0};
 	double log_weight[AGENT_VOICES];
 	double best = -INFINITY, sum = 0.0, mean = 0.0, of_bank = 0.0, var = 0.0, apart;
-	double credit = credit_of_bank(m, bank, h, c), evidence;
+	double credit = credit_of_bank(m, o, h, c), evidence;
 	int v;
 
 	for (v = 0; v < AGENT_VOICES; v++) {
@@ -417,7 +460,7 @@ static struct mixed mix(const struct agent_mixture *m, const struct agent_bank *
 		evidence = -2.0 * log1p(apart * apart / (3.0 * h->ratio_var * c->all.var));
 		/* ... and the bank's own evidence comes with every sample, long before scores at a long horizon do. */
 		if (is_bank(v))
-			evidence += log(LEAST_PART + (1.0 - LEAST_PART) * family_weight[v - FREE]);
+			evidence += o->log_share[v - FREE];
 		log_weight[v] = h->log_weight[v] + credit * evidence;
 		best = fmax(best, log_weight[v]);
 	}
@@ -430,8 +473,7 @@ static struct mixed mix(const struct agent_mixture *m, const struct agent_bank *
 		/* Not by the weight, which keeps a share for families that all samples speak against: their variances may
 		 * dwarf all others. */
 		if (is_bank(v)) {
-			double share = fmax(family_weight[v - FREE], LEAST_SHARE) *
-				       exp(h->log_weight[v] - h->log_weight[FREE]);
+			double share = o->share[v - FREE] * exp(h->log_weight[v] - h->log_weight[FREE]);
 
 			of_bank += share;
 			var += share * c->var[v];
@@ -553,6 +595,7 @@ void agent_mixture_forecast(const struct agent_mixture *m, const struct agent_ba
 			    const struct agent_readout *readout, struct agent_forecast *out)
 {
 	double at[AGENT_HORIZONS] = {0}, ar[AGENT_HORIZONS];
+	struct opinion opinion = opinion_of(bank);
 	int i;
 
 	for (i = 0; i < m->n_horizons; i++)
@@ -566,7 +609,7 @@ void agent_mixture_forecast(const struct agent_mixture *m, const struct agent_ba
 		consult(bank, tracks, at[i], &ar[i], &c);
 		if (readout)
 			read_out(readout, i, &c);
-		mixed = mix(m, bank, h, &c);
+		mixed = mix(m, &opinion, h, &c);
 		tell(&c, &mixed, &out[i]);
 		out[i].offset = mixed.offset;
 		out[i].sigma = sqrt(mixed.var * h->ratio_var);
@@ -588,10 +631,10 @@ void agent_mixture_keep(struct agent_mixture *m, const struct agent_bank *bank,
 {
 	double time_s = agent_bank_time(bank), soonest = time_s + tracks->interval_s, asked_s = -INFINITY;
 	struct agent_moments drift[AGENT_BANK_GROUPS];
+	struct opinion opinion;
 	struct choir c;
 	int i, slot;
 
-	agent_bank_drift(bank, drift);
 	for (i = 0; i < m->n_horizons; i++) {
 		struct agent_horizon *h = &m->horizons[i];
 		struct agent_pending *p;
@@ -601,6 +644,10 @@ void agent_mixture_keep(struct agent_mixture *m, const struct agent_bank *bank,
 
 		if (!wants(h, time_s))
 			continue;
+		if (asked_s == -INFINITY) {
+			agent_bank_drift(bank, drift);
+			opinion = opinion_of(bank);
+		}
 		if (due_s != asked_s)
 			consult(bank, tracks, due_s, NULL, &c);
 		asked_s = due_s;
@@ -613,7 +660,7 @@ void agent_mixture_keep(struct agent_mixture *m, const struct agent_bank *bank,
 			kept->said = read_out(readout, i, &c);
 			kept->sigma = sqrt(c.all.var);
 		}
-		mixed = mix(m, bank, h, &c);
+		mixed = mix(m, &opinion, h, &c);
 		p = &h->pending[slot];
 		p->made_s = h->last_made_s = time_s;
 		p->due_s = due_s;

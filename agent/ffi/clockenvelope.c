@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The lower envelope of mono - hw: sub-intervals that fit. */
+/* The lower envelope of mono - hw: sub-intervals that fit; tests/unit/track_reference.py is the same. */
 #include "clockenvelope.h"
 
 #include <errno.h>

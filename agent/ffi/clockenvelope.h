@@ -10,7 +10,6 @@
 #include "clockmono.h"
 #include "clockwindows.h"
 
-#define AGENT_SUB_INTERVAL_NS 20000000
 /* What an applied change may do to the envelope. */
 #define AGENT_CHANGE_MAX_NS 100000
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* One clock's offset and drift, exact to the nanosecond; tests/unit/clock_reference.py is the same in plain Python. */
+/* One clock's offset and drift, exact to the nanosecond; tests/unit/track_reference.py is the same in plain Python. */
 #include "clocktrack.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Closed windows of one clock, and the least queued pairs among them. */
+/* Closed windows of one clock, and the least queued pairs among them; tests/unit/track_reference.py is the same. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +15,7 @@
 /* Records of nearly the longest baseline give the ladder's drift. */
 #define BASELINE_SHARE 0.9
 #define LEAST_ROOM     64
+#define FEW_ROWS       16
 
 /* A pending pair on its way to its group: by sub-interval and path, then by height. */
 struct agent_window_sort {
@@ -120,6 +121,20 @@ static int comes_after(const struct agent_window_sort *a, const struct agent_win
 	return a->group != b->group ? a->group > b->group : a->level > b->level;
 }
 
+/* Sorts n rows by moving each down to its place: the quickest way for a few. */
+static void insert_each(struct agent_window_sort *rows, int64_t n)
+{
+	int64_t i, at;
+
+	for (i = 1; i < n; i++) {
+		struct agent_window_sort row = rows[i];
+
+		for (at = i; at && comes_after(&rows[at - 1], &row); at--)
+			rows[at] = rows[at - 1];
+		rows[at] = row;
+	}
+}
+
 /* Merges sorted runs of `run` rows, two by two, from one buffer into the other. */
 static void merge(const struct agent_window_sort *from, struct agent_window_sort *to, int64_t n, int64_t run)
 {
@@ -139,9 +154,11 @@ static void merge(const struct agent_window_sort *from, struct agent_window_sort
 static const struct agent_window_sort *sorted(struct agent_window_sort *rows, int64_t n)
 {
 	struct agent_window_sort *from = rows, *to = rows + n, *last;
-	int64_t run;
+	int64_t run, start;
 
-	for (run = 1; run < n; run *= 2) {
+	for (start = 0; start < n; start += FEW_ROWS)
+		insert_each(from + start, n - start < FEW_ROWS ? n - start : FEW_ROWS);
+	for (run = FEW_ROWS; run < n; run *= 2) {
 		merge(from, to, n, run);
 		last = from, from = to, to = last;
 	}
@@ -159,20 +176,20 @@ static int64_t chosen_rows(const struct agent_windows *w, int64_t since_ns, int6
 }
 
 /* Fills in where the chosen rows belong and how high they are; returns the first sub-interval. */
-static int64_t place(const struct agent_windows *w, int64_t n, int64_t sub_ns, double drift_ppb)
+static int64_t place(const struct agent_windows *w, int64_t n, double drift_ppb)
 {
 	const struct agent_window_pair *first = &w->pending[w->sort[0].row];
 	int64_t first_sub = INT64_MAX, i;
 
 	for (i = 0; i < n; i++) {
-		int64_t sub = w->pending[w->sort[i].row].mono_ns / sub_ns;
+		int64_t sub = w->pending[w->sort[i].row].mono_ns / AGENT_SUB_INTERVAL_NS;
 
 		first_sub = sub < first_sub ? sub : first_sub;
 	}
 	for (i = 0; i < n; i++) {
 		const struct agent_window_pair *p = &w->pending[w->sort[i].row];
 
-		w->sort[i].group = (uint64_t)(p->mono_ns / sub_ns - first_sub) << 32 | p->path;
+		w->sort[i].group = (uint64_t)(p->mono_ns / AGENT_SUB_INTERVAL_NS - first_sub) << 32 | p->path;
 		w->sort[i].level = (double)difference(p->offset_ns, first->offset_ns) -
 				   (double)(p->mono_ns - first->mono_ns) * (drift_ppb * 1e-9);
 	}
@@ -200,8 +217,7 @@ static struct agent_minimum minimum_of(const struct agent_windows *w, const stru
 	return m;
 }
 
-int64_t agent_windows_collapse(struct agent_windows *w, int64_t since_ns, int64_t until_ns, int64_t sub_ns,
-			       double drift_ppb)
+int64_t agent_windows_collapse(struct agent_windows *w, int64_t since_ns, int64_t until_ns, double drift_ppb)
 {
 	const struct agent_window_sort *rows;
 	int64_t n, first_sub, start, end;
@@ -213,14 +229,15 @@ int64_t agent_windows_collapse(struct agent_windows *w, int64_t since_ns, int64_
 	n = chosen_rows(w, since_ns, until_ns);
 	if (!n)
 		return 0;
-	first_sub = place(w, n, sub_ns, drift_ppb);
+	first_sub = place(w, n, drift_ppb);
 	rows = sorted(w->sort, n);
 	for (start = 0; start < n; start = end) {
 		int64_t sub = first_sub + (int64_t)(rows[start].group >> 32);
 
 		for (end = start + 1; end < n && rows[end].group == rows[start].group; end++)
 			;
-		w->minima[w->n_minima++] = minimum_of(w, &rows[start], end - start, sub * sub_ns);
+		w->minima[w->n_minima++] =
+		    minimum_of(w, &rows[start], end - start, sub * AGENT_SUB_INTERVAL_NS);
 	}
 	return w->n_minima;
 }

@@ -10,6 +10,8 @@
 
 #include "records.h"
 
+#define AGENT_SUB_INTERVAL_NS 20000000
+
 /* What the envelope needs of a window that has a stamp. */
 struct agent_window_pair {
 	int64_t mono_ns;
@@ -66,11 +68,10 @@ void agent_windows_free(struct agent_windows *w);
 int agent_windows_add(struct agent_windows *w, const struct window_record *windows, int64_t n);
 /* When the earliest pending pair was seen. */
 int64_t agent_windows_earliest(const struct agent_windows *w);
-/* Finds the minima of pending pairs from since_ns until before until_ns: per path and sub-interval of sub_ns, the one
+/* Finds the minima of pending pairs from since_ns until before until_ns: per path and sub-interval, the one
  * with the least mono - hw once drift_ppb, d(mono - hw)/dmono, is taken out. Integers stay exact; doubles are
  * differences from the first pair. Returns how many there are. */
-int64_t agent_windows_collapse(struct agent_windows *w, int64_t since_ns, int64_t until_ns, int64_t sub_ns,
-			       double drift_ppb);
+int64_t agent_windows_collapse(struct agent_windows *w, int64_t since_ns, int64_t until_ns, double drift_ppb);
 /* Forgets pending pairs from before until_ns; returns how many of them were from before since_ns. */
 int64_t agent_windows_forget(struct agent_windows *w, int64_t since_ns, int64_t until_ns);
 /* The ladder's drift by the windows since the last call. */

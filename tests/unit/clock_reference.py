@@ -1,4 +1,5 @@
-"""The clock's arithmetic once more, from its formulas and in plain NumPy: what `agent/ffi/clockcore.c` has to equal.
+"""The clock's arithmetic once more, from its formulas and in plain NumPy: what `agent/ffi/clockbank.c` and
+`clockcore.c` have to equal.
 
 Slow, and written to be read: matrices where the core has them written out, whole series where the core keeps sums.
 Times are seconds, offsets ns from a common base, as in the core.
