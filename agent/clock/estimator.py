@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from agent.clock.forecast import Forecast, Mixture
 from agent.clock.gate import Gate
+from agent.clock.growth import Lasting, growth_in
 from agent.clock.jumps import (
     CUSUM_CLIP,
     CUSUM_LIMIT,
@@ -54,6 +55,13 @@ _LEAN_SPAN = 10
 _LEAN_LIMIT = 5.5
 # When they do, the drift changed within so many samples.
 _LEAN_WINDOW = 24
+# Where so many normalised residuals don't add up to so much, nothing grows.
+_HINT_SPAN = 4
+_HINT_OF = range(1, _HINT_SPAN + 1)
+_HINT = 4.0
+# Whether a changed drift lasts is looked at after so many times the span that it took to show, and so many samples.
+_PATIENCE = 4
+_PATIENCE_SAMPLES = 16.0
 # So many samples in a row that fit nothing: the clock is elsewhere, or its noise is another.
 _LOST_AFTER = 128
 # So many of them are remembered, in case the next ones agree with them.
@@ -105,6 +113,7 @@ class _Accepted(NamedTuple):
     normalised: float
     before: TrackState
     verdict: Verdict
+    wide: float
 
 
 class Estimator:
@@ -128,6 +137,7 @@ class Estimator:
         self._recent: list[_Accepted] = []
         self._far: tuple[int, int] | None = None
         self._lean = 0.0
+        self._lasting = Lasting()
         self._past: deque[_Accepted] = deque(maxlen=_LEAN_WINDOW)
         self._rejected = 0
         self._last_hw_ns: int | None = None
@@ -289,13 +299,17 @@ class Estimator:
         self._look_back(residual)
         self._reads.learn(noise.half_excess_ns, residual + noise.bias_ns, spread_var - extra)
         verdict = self._verdict(index, sample.local_ns, self._accept(suspect))
+        wide = self._gate.wide
         self._gate.saw(abs(residual) / spread)
         if abs(residual) > _FAR_SIGMAS * spread and verdict.estimate is not None:
             self._far = residual, verdict.estimate[0] - (offset_ns - residual)
         normalised = residual / (spread * self._gate.wide)
-        accepted = _Accepted(suspect, normalised, before, verdict)
+        accepted = _Accepted(suspect, normalised, before, verdict, wide)
         self._past.append(accepted)
-        if self._leans(normalised):
+        if self._lasting.is_due(sample.local_ns):
+            lasted = self._lasting.outcome(sample.local_ns, track.unsteered(sample.local_ns)[0])
+            self._gate.outlasted(lasted=lasted)
+        if self._leans(normalised) or self._grows():
             out += self._settle()
             self._follow_drift()
             return [*out, verdict]
@@ -387,20 +401,19 @@ class Estimator:
         shape, slope = shape_of(times, residuals, sigmas, slack_ns=slack, strict=strict)
         if shape == "erratic" or (len(held) <= 2 and shape != "step"):
             return self._noise()
-        if strict and not self._agree(held, shape, slack):
+        if strict and self._gate.expects_returns and not self._agree(held, shape, slack):
             return self._noise()
         self._held = []
         self._gate.judged(stayed=True)
         self._rejected = 0
         self._left_out.clear()
-        grown = self._growth(held) if shape == "step" and self._gate.believes_growth else []
+        grown = self._growth(held) if shape == "step" and self._believes_growth() else []
         self._start_over()
         if grown:
             return grown
         onset = held[0]
         track.restore(held_from)
         track.advance(onset.local_ns)
-        self._gate.named(grew=shape != "step")
         if shape == "ramp":
             return self._change_frequency([], held, slope, onset.residual_ns)
         size = -onset.residual_ns
@@ -409,6 +422,8 @@ class Estimator:
         half_delay = min(s.read_delay_ns for s in held) / 2.0
         kind, cause = name_step(size, max(4.0 * min(sigmas), half_delay), self.tai_utc_s)
         track.step(-size)
+        if self._lasting.stepped():
+            self._gate.outlasted(lasted=False)
         self.steps += 1
         if shape == "step_and_ramp":
             track.release_drift(slope, 0.0)
@@ -435,7 +450,7 @@ class Estimator:
     def _judge_early(self) -> list[Verdict]:
         """Judge three suspects before they are due if they grow from nothing: each sample of waiting is far off."""
         held = self._held
-        if len(held) < LOOK_AHEAD or self._gate.bad_stamps_usual or not self._gate.believes_growth:
+        if len(held) < LOOK_AHEAD or self._gate.bad_stamps_usual or not self._believes_growth():
             return []
         out = self._growth(held)
         if out:
@@ -464,6 +479,8 @@ class Estimator:
             return []
         rate, onset = growth
         first = sum(t <= onset for t in times[: len(led)])
+        if first < len(led):
+            self._gate.wide = past[first].wide
         track.restore(past[first].before if first < len(led) else held_from)
         track.advance(samples[first].local_ns)
         return self._change_frequency(led[first:], held, rate, round(rate * (times[first] - onset)))
@@ -474,9 +491,13 @@ class Estimator:
         """Take a frequency step; `led` were in the estimate before, as if nothing was."""
         self.resets += 1
         cause = f"rate of the hardware clock changed by about {-rate_ppb:+.0f} ppb"
+        onset_ns = [*led, *held][0].local_ns
+        _, drift_ppb = self.track.unsteered(onset_ns)
         self.track.release_drift(rate_ppb, residual_ns)
         self._replay(led, None, 0, "")
-        return self._replay(held, "freq_step", -held[-1].residual_ns, cause)
+        out = self._replay(held, "freq_step", -held[-1].residual_ns, cause)
+        self._watch(onset_ns, drift_ppb, rate_ppb)
+        return out
 
     def _noise(self) -> list[Verdict]:
         """Judge the first of the suspects, which neither returned nor begins a jump.
@@ -529,7 +550,8 @@ class Estimator:
         Unless they grow from nothing: then it is the drift that moves. A step that the reads' delay could hide is
         nobody's: the offset follows it without a word.
         """
-        if len(self._past) >= 2 * CUSUM_SPAN and self._quiet([a.sample for a in self._recent]):
+        believed = self._believes_growth()
+        if believed and len(self._past) >= 2 * CUSUM_SPAN and self._quiet([a.sample for a in self._recent]):
             samples, times, sizes = self._residuals_of(list(self._past), [])
             first = len(samples) - CUSUM_SPAN
             since = self.track.time_s
@@ -551,12 +573,15 @@ class Estimator:
         track.advance(samples[0].local_ns)
         self._start_over()
         size = -round(sum(sizes) / len(sizes))
-        if growth_of(times, sizes, self._sigmas(samples), since) is not None:
+        grown = growth_of(times, sizes, self._sigmas(samples), since) is not None
+        if grown and believed:
             track.release_drift(sizes[-1] / (times[-1] - since), sizes[0])
             return self._replay(samples, None, 0, "")
         noise = max(s.nominal_var for s in samples) * track.noise.scale
         kind, cause = name_step(size, 4.0 * sqrt(noise), self.tai_utc_s)
         track.step(-size)
+        if self._lasting.stepped():
+            self._gate.outlasted(lasted=False)
         self.steps += 1
         hidden = abs(size) <= min(s.read_delay_ns for s in samples) / 2.0
         return self._replay(samples, None if hidden else kind, size, cause)
@@ -568,6 +593,31 @@ class Estimator:
         leans = abs(self._lean) >= _LEAN_LIMIT / sqrt(1.0 - keep * keep)
         return leans and len(self._past) == _LEAN_WINDOW
 
+    def _grows(self) -> bool:
+        """Notice residuals that grow from nothing, where such growth lasts: the drift has changed by more."""
+        past = self._past
+        if len(past) <= _HINT_SPAN or abs(sum(past[-i].normalised for i in _HINT_OF)) < _HINT:
+            return False
+        # What grows has widened the gate already.
+        limit = self._gate.sigmas(self.track.noise.triples) / self._gate.wide * past[0].wide
+        growth = growth_in([a.sample for a in past], limit)
+        if growth is None:
+            return False
+        rate_ppb, onset_ns = growth
+        self._watch(onset_ns, self.track.unsteered(past[-1].sample.local_ns)[1], rate_ppb)
+        return self._believes_growth()
+
+    def _believes_growth(self) -> bool:
+        """Return whether what grows is taken for the drift: not where somebody brings the offset back."""
+        return self._gate.believes_growth and self.track.is_free
+
+    def _watch(self, onset_ns: int, drift_ppb: float, rate_ppb: float) -> None:
+        """Look again later whether the drift has changed for good."""
+        now_ns = self._last_local_ns
+        wait_ns = max(_PATIENCE * (now_ns - onset_ns), round(_PATIENCE_SAMPLES * self._interval_ns))
+        offset_ns, _ = self.track.unsteered(now_ns)
+        self._lasting.watch(now_ns, wait_ns, offset_ns, drift_ppb, rate_ppb)
+
     def _follow_drift(self) -> None:
         """Go back to where the drift probably changed, and learn it anew from there."""
         past = list(self._past)
@@ -576,6 +626,8 @@ class Estimator:
         samples, times, sizes = self._residuals_of(past, [])
         _, rate, onset = onset_of(times, sizes, self._sigmas(samples), [track.time_s, *times[:-1]])
         first = sum(t <= onset for t in times)
+        # What stood off since then was no noise.
+        self._gate.wide = past[first].wide
         track.restore(past[first].before)
         track.advance(samples[first].local_ns)
         track.release_drift(rate, round(rate * (times[first] - onset)))

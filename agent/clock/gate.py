@@ -19,6 +19,8 @@ _MAX_WIDE = 4.0
 _LONG_TAILS = 1.5
 # By each event, those before it lose this part.
 _EVENT_FADE = 0.03
+# So many more of one kind than of the other are nearly all.
+_NEARLY = 4.0
 # Samples beyond the gate that came to nothing, faded over so many samples, beyond which they are usual.
 _TRUST_SAMPLES = 1000.0
 _TRUSTED, _USUAL = 0.75, 2.0
@@ -58,7 +60,7 @@ class Gate:
         # A clock that nobody told anything about is taken to have stepped when it looks so, until one came back.
         self._stood = _Odds(1.0, 0.0)
         self._moved = _Odds(0.0, 1.0)
-        # What stands off may have grown, unsuspected, until steps are what this clock is known for.
+        # A drift that changed is taken to stay changed until one did not.
         self._grew = _Odds(1.0, 0.0)
         self._exceeded = 1.0
         self._bad_ns = 0.0
@@ -103,19 +105,24 @@ class Gate:
         """Remember whether the sample after one that stood off, within the gate, stood there too."""
         self._moved.add(stayed)
 
-    def named(self, *, grew: bool) -> None:
-        """Remember whether what stayed beyond the gate had plainly grown, or stepped."""
-        self._grew.add(grew)
+    def outlasted(self, *, lasted: bool) -> None:
+        """Remember whether a change of the drift lasted."""
+        self._grew.add(lasted)
 
     @property
     def believes_growth(self) -> bool:
-        """Whether what stands off like a step may have grown before it was suspected."""
+        """Whether what grows is more likely a drift that will last than a wander that returns."""
         return self._grew.favours
 
     @property
     def believes_steps(self) -> bool:
         """Whether a sample beyond the gate is more likely a step than a bad stamp, by what came of such ones."""
         return self._stood.favours
+
+    @property
+    def expects_returns(self) -> bool:
+        """Whether nearly all samples beyond the gate came to nothing."""
+        return self._stood.no > _NEARLY * self._stood.yes
 
     @property
     def believes_moves(self) -> bool:

@@ -139,6 +139,19 @@ class Track:
         found = _lib.agent_track_offset_at(self.native, local_ns)
         return found.offset_ns, found.sigma_ns
 
+    def unsteered(self, local_ns: int) -> tuple[int, float]:
+        """Return (offset in ns for `local_ns`, at or after the bank's time; drift in ppb) without the known steering."""
+        steering = _ffi.addressof(self.native.steering)
+        phase_ns: int = _lib.agent_steering_phase(steering, local_ns)
+        return self.offset_at(local_ns)[0] - phase_ns, self.drift()[0] - _lib.agent_steering_rate(steering)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the drift is probably the clock's own, which nobody brings back."""
+        weights = _lib.agent_bank_family_weights(self.native.bank)
+        free: float = weights[_lib.AGENT_FAMILY_FREE] + weights[_lib.AGENT_FAMILY_AGING]
+        return free > 0.5
+
     def forecast(self, local_ns: int) -> Forecast:
         """Return what is expected after `local_ns`, at or after the bank's time."""
         _lib.agent_track_forecast(self.native, local_ns, self.mixture.out, self.mixture.out_ns)

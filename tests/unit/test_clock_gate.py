@@ -5,15 +5,13 @@ from __future__ import annotations
 from agent.clock.gate import Gate
 
 
-def test_who_steps_again_and_again_is_not_taken_to_have_grown() -> None:
-    """At first a step may hide growth; after two plain steps it may not; a plain ramp each makes it possible again."""
+def test_growth_is_believed_until_one_did_not_last() -> None:
+    """At first a drift that changed is taken to stay changed; whose did not has to show one that did."""
     gate = Gate()
     assert gate.believes_growth
-    for _ in range(2):
-        gate.named(grew=False)
+    gate.outlasted(lasted=False)
     assert not gate.believes_growth
-    for _ in range(2):
-        gate.named(grew=True)
+    gate.outlasted(lasted=True)
     assert gate.believes_growth
 
 
