@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,6 +28,7 @@ from agent.clock.model import ModelWriter
 from agent.clock.trust import JUMPS
 from agent.clockconflicts import ClockConflicts
 from agent.consumers import ConsumerPins, Consumers
+from agent.consumerwaits import ConsumerTrace
 from agent.control.controller import Controller
 from agent.control.degrade import DegradeLadder, Health
 from agent.control.events import ChangeEvent, Event
@@ -200,6 +201,7 @@ class Loop:
         stack.callback(self._irq_trace.stop)
         self._trace_irqs()
         self._consumers = Consumers(paths, options.consumers)
+        self._consumer_trace = self._trace_consumers(paths, stack) if options.consumers else None
         self._pins = None
         if options.pin_consumer and not options.observe:
             first = leaves[0]
@@ -237,6 +239,13 @@ class Loop:
         except AgentError as error:
             self._notes.append(f"interrupts and softirqs are not traced: {error.what}")
         self._load_watch.follow_cpus(self._irq_trace.cpus)
+
+    def _trace_consumers(self, paths: HostPaths, stack: ExitStack) -> ConsumerTrace:
+        """Watch what reaches the consumers; where the kernel refuses, as far as it lets us."""
+        trace = stack.enter_context(ConsumerTrace(paths))
+        if trace.note:
+            self._notes.append(trace.note)
+        return trace
 
     def _watch(self, interface: Interface, host: Host, stack: ExitStack) -> Watch:
         options, journal = self._options, self._journals[interface.name]
@@ -485,14 +494,18 @@ class Loop:
                 seen[watch.interface.name] = self._observe(watch, mono_ns, span_ns)
         if self._batch is not None:
             self._batch.observe_delays([item.hw_to_stack or item.hook_delays for item in seen.values()])
+        consumers = self._consumers.follow(mono_ns)
+        self._notes += self._consumers.take_notes()
+        if self._consumer_trace is not None:
+            waits = self._consumer_trace.sample(self._consumers.threads, mono_ns)
+            self._output.put(self._encoder.consumers(mono_ns, waits))
+            load = replace(load, drops=replace(load.drops, ring=waits.ring_lost))
         self._drops = _sum_drops(self._drops, load.drops)
         self._softnet_dropped += sum(
             share.dropped
             for cpu, share in load.cpus.items()
             if any(cpu in watch.cpus for watch in self._watches)
         )
-        consumers = self._consumers.follow(mono_ns)
-        self._notes += self._consumers.take_notes()
         self._tell(self._controller.tick(Observation(load, seen, consumers, activity), mono_ns))
         if self._pins is not None and self._degrade.level.name not in ("frozen", "safe"):
             serving = CpuMask.of(cpu for watch in self._watches for cpu in watch.cpus)
@@ -580,6 +593,7 @@ class Loop:
                 "softnet": self._drops.softnet,
                 "socket": self._drops.socket,
                 "interface": self._drops.interface,
+                "ring": self._drops.ring,
                 "tcp_out_of_order": self._drops.tcp_out_of_order,
             },
             sink=self._output.health(),
@@ -743,6 +757,7 @@ def _sum_drops(a: Drops, b: Drops) -> Drops:
         a.softnet + b.softnet,
         a.socket + b.socket,
         a.interface + b.interface,
+        a.ring + b.ring,
         a.tcp_out_of_order + b.tcp_out_of_order,
     )
 

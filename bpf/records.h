@@ -214,4 +214,22 @@ struct irq_line {
 	__u64 ns;
 };
 
+#define CONSUMERS_MAX	     16
+#define CONSUMER_WAIT_MAX_NS 10000000000
+
+/* Map "consumer_waits": array of CONSUMERS_MAX, read and written through mmap: what each consumer's packets wait for
+ * between the stack's entry and its reading them. The agent writes `pid`; the first 0 ends the list. */
+struct consumer_wait {
+	__u32 pid;
+	__u32 pad;
+	__u64 undated; /* read, and not known when they entered the stack */
+	struct delay_hist wait;
+};
+
+/* Map "consumer_hosts": array of one, read and written through mmap. */
+struct consumer_host {
+	__s64 realtime_minus_mono_ns; /* written by the agent */
+	__u64 queues_full; /* packets dropped since a socket's receive queue was full, of any process */
+};
+
 #endif

@@ -6,6 +6,8 @@
  *               with the time of a simulated PHC, and writes the same moment in CLOCK_MONOTONIC into the payload,
  *               for the consumer.
  * burn_ingress  tc ingress on the noise veth: an expensive protocol handler, for background load in softirq.
+ * follow_idle, count_ipi, count_ipis  at the tracepoints cpu_idle, ipi_send_cpu and ipi_send_cpumask (Linux 6.4): the
+ *               interrupts that one process sends to idle CPUs.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -74,6 +76,23 @@ struct trailer {
 	__be16 device_id;
 	__u8 port_id;
 } __attribute__((packed));
+
+#define IPI_CPUS 64
+
+struct testbed_ipis {
+	__u32 pid; /* whose are counted */
+	__u32 pad;
+	__u64 sent[IPI_CPUS]; /* by the idle CPU that they went to; those above are left out */
+	__u8 idle[IPI_CPUS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct testbed_ipis);
+} tb_ipis SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -191,4 +210,62 @@ int burn_ingress(struct __sk_buff *skb)
 	bpf_loop(BURN_STEPS, burn_step, &until, 0);
 	__sync_fetch_and_add(&counters->burned, 1);
 	return TCX_DROP;
+}
+
+static __always_inline struct testbed_ipis *own_ipis(void)
+{
+	__u32 zero = 0;
+	struct testbed_ipis *ipis = bpf_map_lookup_elem(&tb_ipis, &zero);
+
+	return ipis && ipis->pid == bpf_get_current_pid_tgid() >> 32 ? ipis : NULL;
+}
+
+/* What goes to a CPU that runs something is the scheduler's business with that, such as taking a task over from it. */
+static __always_inline void ipi_sent(struct testbed_ipis *ipis, __u32 cpu)
+{
+	asm volatile(
+	    ""
+	    : "+r"(
+		cpu)); /* else it is compared before it is cut to 32 bits, and the verifier knows nothing */
+	if (cpu < IPI_CPUS && ipis->idle[cpu])
+		__sync_fetch_and_add(&ipis->sent[cpu], 1);
+}
+
+/* (unsigned int state, unsigned int cpu): all ones as the state is the end of it */
+SEC("raw_tp")
+int follow_idle(struct bpf_raw_tracepoint_args *ctx)
+{
+	__u32 zero = 0, cpu = ctx->args[1];
+	struct testbed_ipis *ipis = bpf_map_lookup_elem(&tb_ipis, &zero);
+
+	asm volatile("" : "+r"(cpu));
+	if (ipis && cpu < IPI_CPUS)
+		ipis->idle[cpu] = (__u32)ctx->args[0] != ~0U;
+	return 0;
+}
+
+/* (unsigned int cpu, unsigned long callsite, void *callback) */
+SEC("raw_tp")
+int count_ipi(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct testbed_ipis *ipis = own_ipis();
+
+	if (ipis)
+		ipi_sent(ipis, ctx->args[0]);
+	return 0;
+}
+
+/* (const struct cpumask *cpumask, unsigned long callsite, void *callback) */
+SEC("raw_tp")
+int count_ipis(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct testbed_ipis *ipis = own_ipis();
+	__u64 mask = 0;
+
+	if (!ipis || bpf_probe_read_kernel(&mask, sizeof(mask), (const void *)ctx->args[0]))
+		return 0;
+	for (int cpu = 0; cpu < IPI_CPUS; cpu++)
+		if (mask >> cpu & 1)
+			ipi_sent(ipis, cpu);
+	return 0;
 }

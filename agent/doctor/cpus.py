@@ -72,7 +72,8 @@ def other_owners(context: Context) -> Finding:
         "warn",
         f"{named(found)} runs{_banned(context, found['irqbalance'])}",
         "it rewrites IRQ affinities every 10 s; the agent holds off from an IRQ that somebody else moves",
-        "`systemctl stop irqbalance`, or ban the capture NIC's IRQs (IRQBALANCE_ARGS=--banirq=N), or `--deny irq`",
+        "`agent run --own` asks it to leave the capture NIC's IRQs alone; or ban them (IRQBALANCE_ARGS=--banirq=N), "
+        "`systemctl stop irqbalance`, or `--deny irq`",
     )
 
 

@@ -45,6 +45,7 @@ MODELS_MAX: int = _lib.MODELS_MAX
 TX_QUEUES_MAX: int = _lib.TX_QUEUES_MAX
 PTP_ANNOUNCES: int = _lib.PTP_ANNOUNCES
 SOFTIRQS: int = _lib.SOFTIRQS
+CONSUMERS_MAX: int = _lib.CONSUMERS_MAX
 SOFTIRQ_NET_RX: int = _lib.SOFTIRQ_NET_RX
 
 WINDOW_IDLE_CLOSE: int = _lib.WINDOW_IDLE_CLOSE
@@ -93,6 +94,8 @@ STRUCTS: dict[str, np.dtype[np.void]] = {
         "ptp_seen",
         "irq_cpu",
         "irq_line",
+        "consumer_wait",
+        "consumer_host",
     )
 }
 """Every struct of records.h by its C name."""
@@ -120,6 +123,8 @@ MAP_DTYPES: dict[str, np.dtype[np.void]] = {
     "ptp": PTP_SEEN_DTYPE,
     "irq_cpus": IRQ_CPU_DTYPE,  # the leading part, as of the next
     "irq_lines": IRQ_LINE_DTYPE,
+    "consumer_waits": STRUCTS["consumer_wait"],
+    "consumer_hosts": STRUCTS["consumer_host"],
 }
 """The value of each map that is read or written through mmap."""
 

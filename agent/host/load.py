@@ -41,13 +41,15 @@ class Drops:
     """UDP receive buffer errors."""
     interface: int = 0
     """Receive drops, missed and FIFO errors of the watched interfaces."""
+    ring: int = 0
+    """By AF_PACKET and AF_XDP sockets of consumers; told by `ConsumerTrace`."""
     tcp_out_of_order: int = 0
     """TCP segments queued out of order (TCPOFOQueue)."""
 
     @property
     def lost(self) -> int:
         """All losses."""
-        return self.softnet + self.socket + self.interface
+        return self.softnet + self.socket + self.interface + self.ring
 
 
 @dataclass(frozen=True, slots=True)

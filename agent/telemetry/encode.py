@@ -24,6 +24,7 @@ from agent.telemetry.schema import (
     ClockFrame,
     ClockName,
     Conflict,
+    ConsumerFrame,
     Delay,
     DelayFigures,
     DelayRow,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from agent.clock.alignment import ClockName as AlignedClock
     from agent.clock.interface import TickInputs
     from agent.clock.ptp import PtpWatch
+    from agent.consumerwaits import ConsumerWaits
     from agent.control.observation import Delays
     from agent.control.quantiles import Figures
     from agent.ffi.clocks import ClockPairs, Steering
@@ -296,6 +298,28 @@ class Encoder:
                 for number, rate in activity.irqs.items()
             ],
             "omitted": max(0, len(busiest) - schema.MAX_IRQ_CPUS),
+        }
+
+    def consumers(self, mono_ns: int, waits: ConsumerWaits) -> ConsumerFrame:
+        """What reached the named consumers."""
+        return {
+            **self._frame("consumer", mono_ns),
+            "span_ns": round(waits.seconds * 1e9),
+            "consumers": [
+                {
+                    "pid": seen.pid,
+                    "name": seen.name,
+                    "read": seen.n,
+                    "undated": seen.undated,
+                    "wait_p50_ns": finite(seen.p50_ns),
+                    "wait_p99_ns": finite(seen.p99_ns),
+                    "sockets": seen.sockets.sockets,
+                    "backlog_bytes": seen.sockets.backlog_bytes,
+                    "dropped": seen.sockets.by_cause(),
+                }
+                for seen in waits.consumers
+            ],
+            "queues_full": waits.queues_full,
         }
 
     def event(self, event: Event) -> Plan | Change | Effect | Conflict:

@@ -192,6 +192,22 @@ def _irq(frame: AnyFrame) -> str:
     return ("; ".join(rows) or "nothing") + (f"; {left_out} more CPUs" if left_out > 0 else "")
 
 
+def _consumer(frame: AnyFrame) -> str:
+    rows = [
+        f"{row['name']}({row['pid']}) read {row['read']}"
+        + (
+            f", waited p50 {duration(row['wait_p50_ns'])} p99 {duration(row['wait_p99_ns'])}"
+            if row["read"]
+            else ""
+        )
+        + "".join(f", {cause} dropped {n}" for cause, n in row["dropped"].items() if n)
+        + (f", {row['backlog_bytes']} B waiting" if row["backlog_bytes"] else "")
+        for row in frame["consumers"]
+    ]
+    full = f"; {frame['queues_full']} dropped at full queues of the host" if frame["queues_full"] else ""
+    return ("; ".join(rows) or "none runs") + full
+
+
 def _plan(frame: AnyFrame) -> str:
     changes = ", ".join(
         f"{item['actuator']} {item['target']} {item['from'].strip()} → {item['to'].strip()}"
@@ -284,6 +300,7 @@ _LINES: dict[str, Callable[[AnyFrame], str]] = {
     "ptp": ptp_line,
     "delay": _delay,
     "irq": _irq,
+    "consumer": _consumer,
     "plan": _plan,
     "change": _change,
     "effect": _effect,

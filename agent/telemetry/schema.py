@@ -460,6 +460,32 @@ class Irq(Frame):
     """CPUs beyond MAX_IRQ_CPUS that were left out."""
 
 
+class ConsumerRow(TypedDict):
+    """One consumer's process; what was dropped and read is of the span, the rest is now."""
+
+    pid: int
+    name: str
+    read: int
+    """Packets that it read and whose wait is known."""
+    undated: int
+    wait_p50_ns: float | None
+    """From the stack's entry until it read them."""
+    wait_p99_ns: float | None
+    sockets: int
+    """Of kinds that are told of: UDP, AF_PACKET, AF_XDP."""
+    backlog_bytes: int
+    dropped: dict[str, int]
+    """By cause: `udp`, `packet`, `xdp_full`, `xdp_no_frame`, `xdp_other`."""
+
+
+class ConsumerFrame(Frame):
+    """`consumer`: what reached the programs that the packets are for, since the previous frame."""
+
+    span_ns: int
+    consumers: list[ConsumerRow]
+    queues_full: int
+
+
 # `from` is a keyword of Python.
 PlannedChange = TypedDict(
     "PlannedChange", {"actuator": str, "target": str, "queues": list[int], "from": str, "to": str}
@@ -566,6 +592,8 @@ class HostDrops(TypedDict):
     softnet: int
     socket: int
     interface: int
+    ring: int
+    """By the sockets of the consumers that were named: AF_PACKET, AF_XDP."""
     tcp_out_of_order: int
 
 
@@ -623,6 +651,7 @@ FRAME_TYPES: dict[str, type[Frame]] = {
     "ptp": PtpFrame,
     "delay": Delay,
     "irq": Irq,
+    "consumer": ConsumerFrame,
     "plan": Plan,
     "change": Change,
     "effect": Effect,

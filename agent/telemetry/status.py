@@ -70,6 +70,7 @@ class State:
     now_ns: int = 0
     busiest: list[dict[str, Any]] = field(default_factory=list)
     """CPUs with the most time in interrupts and softirqs."""
+    consumers: list[dict[str, Any]] = field(default_factory=list)
     interfaces: dict[str, InterfaceState] = field(default_factory=dict)
     health: dict[str, Any] | None = None
     refclock: dict[str, Any] | None = None
@@ -113,6 +114,8 @@ class State:
             self._interface(content["ifname"]).delays = content["rows"]
         elif kind == "irq":
             self.busiest = content["cpus"][:_BUSIEST]
+        elif kind == "consumer":
+            self.consumers = content["consumers"]
         elif kind in ("plan", "change", "effect", "conflict"):
             self.log.append(self._readable.line(content))
         elif kind == "health":
@@ -150,6 +153,7 @@ def render(state: State, width: int, height: int) -> list[str]:
     blocks = [(_facts(interface), interface.delays) for interface in state.interfaces.values()]
     top += _aligned(state.aligned)
     top += _busiest(state.busiest)
+    top += [printable(line) for line in _consumers(state.consumers[:_PAGES_SHOWN])]
     top += [printable(batch_line(page)) for page in list(state.batch.values())[:_PAGES_SHOWN]]
     fixed = len(top) + sum(len(facts) for facts, _ in blocks)
     log_wanted = min(_LOG_AT_LEAST, len(state.log))
@@ -282,6 +286,18 @@ def _busiest(rows: list[dict[str, Any]]) -> list[str]:
         for row in rows
     ]
     return [f"busiest  {'   '.join(cpus)}"] if cpus else []
+
+
+def _consumers(rows: list[dict[str, Any]]) -> list[str]:
+    """A line for each consumer: what it waits for, and what it lost."""
+    lines = []
+    for row in rows:
+        dropped = sum(row["dropped"].values())
+        waits = f"waits p99 {duration(row['wait_p99_ns'])}" if row["read"] else "wait unknown"
+        lines.append(
+            f"consumer {row['name']} ({row['pid']})  {waits}  {dropped} dropped  {row['backlog_bytes']} B waiting"
+        )
+    return lines
 
 
 def _delays(rows: list[dict[str, Any]], room: int, width: int) -> list[str]:

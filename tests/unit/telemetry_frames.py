@@ -12,6 +12,7 @@ from agent.clock import ClockModel, ClockReport, Prediction, Tag
 from agent.clock.alignment import Aligned, ClockName
 from agent.clock.interface import TickInputs
 from agent.clock.ptp import PtpWatch
+from agent.consumerwaits import ConsumerWait, ConsumerWaits
 from agent.control.actuators import Target
 from agent.control.events import ChangeEvent, ConflictEvent, EffectEvent, Event, PlanEvent
 from agent.control.plan import Change
@@ -20,6 +21,7 @@ from agent.control.settings import Setting
 from agent.ffi.clocks import ClockPairs, Steering
 from agent.ffi.records import WINDOW_DRIFT_VALID, WINDOW_DTYPE
 from agent.host.activity import CpuActivity, IrqActivity, IrqRate
+from agent.host.sockdiag import SocketCounts
 from agent.telemetry.encode import Encoder, pack
 from agent.telemetry.schema import Frame, HostFacts, InterfaceFacts, InterfaceHealth, SinkHealth
 
@@ -64,6 +66,18 @@ def irq_activity() -> IrqActivity:
     busy = CpuActivity(0.01, 0.1, {"net_rx": 0.09, "timer": 0.01}, 2_000.0, 45_000.0, 900.0, 12.5, 0.25)
     quiet = CpuActivity(0.0, 0.001, {"timer": 0.001}, math.nan, math.nan, 0.0, 0.0, 0.0)
     return IrqActivity(0.6, {0: quiet, 1: busy}, {31: IrqRate(850.0, 0.01)})
+
+
+def consumer_waits() -> ConsumerWaits:
+    """One that reads at the tracepoint, and one that only its socket tells of."""
+    return ConsumerWaits(
+        0.6,
+        (
+            ConsumerWait(812, "feed", 1_200, 0, 9_000.0, 61_000.0, SocketCounts(1, 2_304, packet=7)),
+            ConsumerWait(900, "sink", 0, 0, math.nan, math.nan, SocketCounts(2, 0)),
+        ),
+        7,
+    )
 
 
 def windows(n: int = 4) -> npt.NDArray[np.void]:
@@ -172,7 +186,7 @@ def health(encoder: Encoder, mono_ns: int = START_NS + 1_000_000_000, **changed:
         "tick_overruns": 0,
         "tick_max_ns": 3_000_000,
         "interfaces": [interface_health()],
-        "host_drops": {"softnet": 0, "socket": 0, "interface": 0, "tcp_out_of_order": 0},
+        "host_drops": {"softnet": 0, "socket": 0, "interface": 0, "ring": 0, "tcp_out_of_order": 0},
         "sink": SINK,
         "notes": [],
     }
@@ -238,6 +252,7 @@ def run_of_frames() -> list[Frame]:
             ],
         ),
         encoder.irq(START_NS + 30, irq_activity()),
+        encoder.consumers(START_NS + 30, consumer_waits()),
         *(encoder.event(event) for event in events),
         health(encoder),
         encoder.steering(

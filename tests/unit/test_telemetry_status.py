@@ -52,7 +52,7 @@ def test_losses_and_degrading_stand_out() -> None:
         "level": "sampled",
         "reason": "ring losses",
         "interfaces": [sample.interface_health(lost=7)],
-        "host_drops": {"softnet": 3, "socket": 0, "interface": 0, "tcp_out_of_order": 0},
+        "host_drops": {"softnet": 3, "socket": 0, "interface": 0, "ring": 0, "tcp_out_of_order": 0},
         "tick_overruns": 2,
     }
     lines = render(state_of(sample.hello(encoder), sample.health(encoder, **trouble)), 120, 30)

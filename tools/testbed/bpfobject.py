@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from agent.errors import AgentError
+from agent.errors import AgentError, UnsupportedError
 
 # enum bpf_attach_type; older headers lack the TCX ones.
 XDP = 37
@@ -31,6 +31,7 @@ def _libbpf() -> ctypes.CDLL:
     for name in ("bpf_object__load", "bpf_program__fd", "bpf_map__fd", "bpf_object__close"):
         getattr(lib, name).argtypes = [ctypes.c_void_p]
     lib.bpf_object__close.restype = None
+    lib.bpf_raw_tracepoint_open.argtypes = [ctypes.c_char_p, ctypes.c_int]
     lib.bpf_link_create.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
     return lib
 
@@ -61,6 +62,16 @@ class TestbedObject:
         link = self._lib.bpf_link_create(self._lib.bpf_program__fd(found), ifindex, attach_type, None)
         if link < 0:
             raise AgentError(f"attach {program} to interface {ifindex}: {os.strerror(ctypes.get_errno())}")
+        self._links.append(link)
+
+    def attach_tracepoint(self, program: str, tracepoint: str) -> None:
+        """Attach a raw tracepoint program until `close()`. `UnsupportedError`: the kernel has none."""
+        found = self._lib.bpf_object__find_program_by_name(self._object, program.encode())
+        link = self._lib.bpf_raw_tracepoint_open(tracepoint.encode(), self._lib.bpf_program__fd(found))
+        if link < 0:
+            raise UnsupportedError(
+                f"{program} at the tracepoint {tracepoint}: {os.strerror(-link)}", "use a newer kernel"
+            )
         self._links.append(link)
 
     def map(self, name: str, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:

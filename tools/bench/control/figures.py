@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from agent.errors import UnsupportedError
 from tools.bench.control import judge
 from tools.bench.control.scenario import (
     DEFAULTS,
@@ -29,6 +30,8 @@ _PAIRS = 20
 _STATIONARY_PAIRS = 5
 _SWEEPS = 3
 _QUIET_AFTER_S = 30.0
+_ASIDE_RUNS = 3
+_ASIDE_S = 20.0
 _GAIN_WORTH = 0.6
 _HOW = (
     "the consumer's own clock, p99 of each 100 ms, averaged over a phase, geometric mean over the phases of "
@@ -64,11 +67,13 @@ def measure(effort: Effort) -> list[Figure]:
         table = sweep(scene, effort)
         rounds = moving(scene, table, effort)
         stationary_rounds = stationary(scene, table, effort)
+        ipis = aside(scene, effort)
     return [
         *_moving_figures(rounds, table),
         *_stationary_figures(stationary_rounds),
         *_reaction_figures(rounds, table),
         *_honesty_figures(rounds, table),
+        *_aside_figures(ipis),
     ]
 
 
@@ -144,6 +149,17 @@ def stationary(scene: Scene, table: judge.SweepTable, effort: Effort) -> Station
         for side in (agent, static) if number % 2 == 0 else (static, agent):
             side()
     return result
+
+
+def aside(scene: Scene, effort: Effort) -> list[float]:
+    """Interrupts a minute that the agent sends to a CPU that serves no queue; empty where they cannot be told."""
+    seconds = _ASIDE_S if not effort.quick else 5.0
+    effort.say("control: interrupts to a CPU that serves no queue")
+    try:
+        return [scene.run_aside(seconds) * 60 / seconds for _ in range(effort.repeat(_ASIDE_RUNS, 1))]
+    except UnsupportedError as refusal:
+        effort.say(f"control: {refusal.what}")
+        return []
 
 
 # ---- figures -------------------------------------------------------------------------------------------------
@@ -300,6 +316,27 @@ def _honesty_figures(rounds: Rounds, table: judge.SweepTable) -> list[Figure]:
             )
         )
     return figures
+
+
+def _aside_figures(per_minute: list[float]) -> list[Figure]:
+    if not per_minute:
+        return []
+    return [
+        Figure(
+            name="IPIs",
+            what="interrupts a minute that the agent sends to an idle CPU, which serves no queue",
+            value=max(per_minute),
+            unit="",
+            target=0.0,
+            direction="exactly",
+            spread=None,
+            samples=len(per_minute),
+            detail={
+                "how": "counted where the kernel sends them (ipi_send_cpu, ipi_send_cpumask), by the sending process; "
+                "packets and the agent's threads on one CPU, the other one idle; the worst run"
+            },
+        )
+    ]
 
 
 def _figure(

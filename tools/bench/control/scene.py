@@ -30,6 +30,7 @@ from tools.bench.control.scenario import (
     Phase,
     Setting,
 )
+from tools.testbed.ipis import IpiCount
 from tools.testbed.namespace import Namespace, stop
 from tools.testbed.testbed import ConsumerReport, Testbed
 
@@ -175,6 +176,37 @@ class Scene:
         if self.setting() != DEFAULTS:
             raise AgentError("the agent did not put the polling threads' CPUs back")
         return Run(spans, report, frames, cpu_share)
+
+    def run_aside(self, seconds: float) -> int:
+        """How many interrupts the agent sends to the other CPU while all packets, and itself, are on the first.
+
+        Those that find it idle count. The agent observes only: a queue that it moved would make the other one serve.
+        Who reads its telemetry is on the first CPU too, since a write wakes the reader where that is. Raises
+        `UnsupportedError` where the kernel cannot tell who sends them (before Linux 6.4).
+        """
+        self.set((frozenset({0}),) * QUEUES)
+        self._pause(True)
+        allowed = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {self._cpus[0]})  # and so all that is started from here
+        try:
+            with AgentProcess(
+                self._bed.cap, self._bed.cap_if, self._state_dir, "--stamp", "trailer", "--observe"
+            ) as agent:
+                agent.wait_for_hello()
+                self._bed.start_consumer()
+                self._bed.start_traffic()
+                time.sleep(_AGENT_SETTLE_S)
+                with IpiCount(agent.pid) as ipis:
+                    before = ipis.sent()
+                    time.sleep(seconds)
+                    sent = int((ipis.sent() - before)[self._cpus[1]])
+                self._end_traffic()
+                agent.stop()
+        finally:
+            os.sched_setaffinity(0, allowed)
+            self._pause(False)
+            self.set(DEFAULTS)
+        return sent
 
     def _pause(self, paused: bool) -> None:
         """Hold both loads: how long a program takes to start under them is not the question."""
