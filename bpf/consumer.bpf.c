@@ -11,6 +11,9 @@
 #include "records.h"
 #include "hist.h"
 
+/* What waited longer was dated by another clock: realtime was set. */
+#define CONSUMER_WAIT_MAX_NS 10000000000
+
 struct sk_buff {
 	__s64 tstamp;
 } __attribute__((preserve_access_index));

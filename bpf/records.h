@@ -214,8 +214,7 @@ struct irq_line {
 	__u64 ns;
 };
 
-#define CONSUMERS_MAX	     16
-#define CONSUMER_WAIT_MAX_NS 10000000000
+#define CONSUMERS_MAX 16
 
 /* Map "consumer_waits": array of CONSUMERS_MAX, read and written through mmap: what each consumer's packets wait for
  * between the stack's entry and its reading them. The agent writes `pid`; the first 0 ends the list. */
