@@ -114,6 +114,11 @@ def _stamp(facts: HookFacts, options: RunOptions, reasons: list[str]) -> tuple[s
                 f"--stamp {options.stamp} on {facts.ifname}: {fault}",
                 "use --stamp trailer or --stamp none here, or a NIC whose clock can be trusted",
             )
+        if options.stamp == "xdp" and facts.native_xdp is None:
+            raise UnsupportedError(
+                f"--stamp xdp on {facts.ifname}: this kernel hands XDP programs no stamps, which came with Linux 6.3",
+                "use --stamp skb: the same stamps, at tc",
+            )
         reasons.append(f"stamp {options.stamp}: asked for")
         return options.stamp, False
     if facts.phc_index is not None and facts.xdp_rx_timestamp:

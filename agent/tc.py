@@ -68,7 +68,13 @@ def attach_tc(
         creates = not _has_clsact(netlink, ifindex)
         before_clsact(direction, creates)
         if creates:
-            netlink.tc("add", "clsact", ifindex)
+            try:
+                netlink.tc("add", "clsact", ifindex)
+            except NetlinkError as error:
+                raise UnsupportedError(
+                    f"cannot add a clsact qdisc to interface {ifindex}: {error}",
+                    "the kernel needs CONFIG_NET_SCH_INGRESS, as a module that can be loaded (`modprobe sch_ingress`)",
+                ) from error
         try:
             netlink.tc(
                 "add-filter",
@@ -92,7 +98,7 @@ def attach_tc(
                 ) from error
             raise UnsupportedError(
                 f"cannot add a tc filter on {direction} of interface {ifindex}: {error}",
-                "the kernel needs CONFIG_NET_CLS_BPF and CONFIG_NET_SCH_INGRESS",
+                "the kernel needs CONFIG_NET_CLS_BPF, as a module that can be loaded (`modprobe cls_bpf`)",
             ) from error
     return ClsactFilter(ifindex, direction, creates)
 

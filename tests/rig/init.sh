@@ -3,6 +3,7 @@
 . /run/rig/settings
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 for name in modprobe insmod rmmod lsmod; do ln -sf "$kmod" /usr/local/sbin/$name; done
+echo /usr/local/sbin/modprobe >/proc/sys/kernel/modprobe # what the kernel itself asks for: qdiscs, classifiers
 mkdir -p /usr/src
 for headers in "${modules%/lib/modules/*}"/usr/src/linux-headers-*; do ln -sfn "$headers" /usr/src/; done
 mkdir -p "/lib/modules/$release" /dev/pts /dev/shm /run/lock

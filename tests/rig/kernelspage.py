@@ -56,7 +56,12 @@ def page(surveys: list[dict[str, Any]], refused: dict[str, str]) -> str:
         "\nThe prebuilt programs read no structures of the kernel's, so libbpf loads them without its BTF as well; "
         "`--loader auto` takes BCC there all the same. `--stamp xdp` needs the kernel's BTF in any case.",
         "A device-bound program cannot be run by BPF_PROG_RUN: the records of `--stamp xdp` are not compared here.",
-        "TX metadata of AF_XDP (6.8) is not used: the agent sends nothing.",
+        "TX metadata of AF_XDP (6.8) is not used: the agent sends nothing.\n",
+        "## Before 5.18\n",
+        "The programs need the skb's hardware stamp (5.16), bpf_loop (5.17) and XDP with fragments (5.18). "
+        "`agent doctor` says so by the version, and tries whether they load, as distributions take such things back. "
+        "Debian's 5.10 boots in the rig (`--kernel 5.10`) and is no part of the table: on 2026-12-03 it had neither "
+        "loaded nor refused them after six minutes, its CPUs stuck in the kernel.",
     ]
     return "\n".join(parts) + "\n"
 

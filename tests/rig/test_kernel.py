@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rig.survey import PROGRAMS, Fact, Survey, place, survey
+from tests.rig.survey import BY_NUMBER, PROGRAMS, Fact, Survey, place, survey
 
 VERSION = tuple(int(part) for part in os.uname().release.split(".")[:2])
 
@@ -38,7 +38,7 @@ def _fact(found: Survey, name: str) -> Fact:
         ("stamps of the skb at tc", (5, 16)),
         ("stamps of XDP metadata (RX kfunc)", (6, 3)),
         ("PHC reads (igb)", (6, 12)),
-        ("by its number", (6, 12)),
+        (BY_NUMBER, (6, 12)),
         ("its own types (BTF)", (5, 4)),
     ],
 )

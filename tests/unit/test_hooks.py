@@ -113,3 +113,10 @@ def test_auto_leaves_a_phc_that_keeps_no_time_alone() -> None:
 def test_a_crystal_far_off_is_no_fault() -> None:
     """200 ppm is worse than any crystal, and still a clock."""
     assert choose(replace(IGB, phc_rate_error_ppb=-200_000.0), _run()).stamp == "skb"
+
+
+def test_stamps_in_xdp_are_refused_before_they_were_made() -> None:
+    """A kernel that cannot say whether the driver has XDP is older than XDP's metadata: named, with what to use."""
+    with pytest.raises(UnsupportedError, match=r"Linux 6\.3") as refused:
+        choose(replace(MLX5, native_xdp=None, xdp_rx_timestamp=False), _run(stamp="xdp", allow_reset=True))
+    assert "--stamp skb" in refused.value.remedy
