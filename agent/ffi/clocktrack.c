@@ -291,22 +291,55 @@ struct agent_offset agent_track_offset_at(const struct agent_track *t, int64_t l
 	return (struct agent_offset){possible(sum_of(base_ns, whole(all->mean))), sqrt(all->var)};
 }
 
+/* The offset that steering alone leads to at a horizon, to which forecasts are relative. */
+static int64_t base_at(const struct agent_track *t, int64_t local_ns, double span_s)
+{
+	int64_t now_ns = sum_of(t->base_ns, agent_steering_phase(&t->steering, local_ns));
+
+	return sum_of(now_ns, whole(span_s * agent_steering_rate(&t->steering)));
+}
+
+static void forecast(const struct agent_track *t, int64_t local_ns, struct agent_forecast *out)
+{
+	agent_mixture_forecast(t->mixture, t->bank, t->experts, agent_track_seconds(t, local_ns), t->readout,
+			       out);
+}
+
 void agent_track_forecast(const struct agent_track *t, int64_t local_ns, struct agent_forecast *out,
 			  int64_t *offset_ns)
 {
-	int64_t now_ns = sum_of(t->base_ns, agent_steering_phase(&t->steering, local_ns));
-	double rate_ppb = agent_steering_rate(&t->steering);
 	int i, e;
 
-	agent_mixture_forecast(t->mixture, t->bank, t->experts, agent_track_seconds(t, local_ns), t->readout,
-			       out);
+	forecast(t, local_ns, out);
 	for (i = 0; i < t->mixture->n_horizons; i++) {
-		int64_t base_ns = sum_of(now_ns, whole(t->mixture->horizons[i].span_s * rate_ppb));
+		int64_t base_ns = base_at(t, local_ns, t->mixture->horizons[i].span_s);
 
 		*offset_ns++ = possible(sum_of(base_ns, whole(out[i].offset)));
 		for (e = 0; e < AGENT_EXPERTS; e++)
 			*offset_ns++ =
 			    out[i].weight[e] > 0.0 ? possible(sum_of(base_ns, whole(out[i].expert[e]))) : 0;
+	}
+}
+
+void agent_track_predict(const struct agent_track *t, int64_t local_ns, const struct agent_relation *relation,
+			 double unknown_ns, double p99_sigmas, struct agent_prediction *out)
+{
+	struct agent_forecast told[AGENT_HORIZONS];
+	int i;
+
+	forecast(t, local_ns, told);
+	for (i = 0; i < t->mixture->n_horizons; i++) {
+		double span_s = t->mixture->horizons[i].span_s;
+		double hidden_ns = relation->slew_sigma_ppb * span_s;
+		int64_t offset_ns = sum_of(base_at(t, local_ns, span_s), whole(told[i].offset));
+		int64_t ahead_ns = sum_of(relation->ahead_ns, whole(relation->slew_ppb * span_s));
+
+		out[i] = (struct agent_prediction){
+		    .horizon_s = span_s,
+		    .offset_ns = sum_of(possible(offset_ns), ahead_ns),
+		    .sigma_ns = hypot(told[i].sigma, hidden_ns),
+		    .p99_ns = hypot(told[i].p99, p99_sigmas * hidden_ns) + unknown_ns,
+		};
 	}
 }
 

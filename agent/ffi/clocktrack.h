@@ -140,6 +140,24 @@ struct agent_offset agent_track_offset_at(const struct agent_track *track, int64
 void agent_track_forecast(const struct agent_track *track, int64_t local_ns, struct agent_forecast *out,
 			  int64_t *offset_ns);
 
+/* How another clock relates to the local one: it is ahead_ns ahead and gains slew_ppb, known to +- slew_sigma_ppb. */
+struct agent_relation {
+	int64_t ahead_ns;
+	double slew_ppb, slew_sigma_ppb;
+};
+
+struct agent_prediction {
+	double horizon_s;
+	int64_t offset_ns;
+	double sigma_ns, p99_ns;
+};
+
+/* What is expected after local_ns of another clock - hardware, given how it relates to the local one: a prediction for
+ * each horizon. unknown_ns, which no averaging tells, is part of the bound; p99_sigmas is that of the relation. */
+void agent_track_predict(const struct agent_track *track, int64_t local_ns,
+			 const struct agent_relation *relation, double unknown_ns, double p99_sigmas,
+			 struct agent_prediction *out);
+
 struct agent_track_state;
 /* A copy of what is known, but for the noise and for what waits to be scored; NULL if there is no memory left. */
 struct agent_track_state *agent_track_save(const struct agent_track *track);
