@@ -151,14 +151,23 @@ static int64_t relative_ns(const struct agent_track *t, int64_t offset_ns)
 }
 
 /* The bank's offset now, and S. */
-static struct agent_moments innovation(const struct agent_track *t, double nominal_var, double extra_var)
+static struct agent_moments innovation(struct agent_track *t, double nominal_var, double extra_var)
 {
-	return agent_bank_innovation(t->bank, nominal_var * t->noise.scale, extra_var, t->noise.white_share,
-				     t->noise.walk_share);
+	struct agent_innovation *i = &t->innovation;
+
+	if (i->known && i->nominal_var == nominal_var && i->extra_var == extra_var)
+		return i->now;
+	i->now = agent_bank_innovation(t->bank, nominal_var * t->noise.scale, extra_var, t->noise.white_share,
+				       t->noise.walk_share);
+	i->nominal_var = nominal_var;
+	i->extra_var = extra_var;
+	i->known = 1;
+	return i->now;
 }
 
 void agent_track_start(struct agent_track *t, int64_t local_ns, int64_t offset_ns, double var)
 {
+	t->innovation.known = 0;
 	t->time0_ns = t->local_ns = local_ns;
 	t->base_ns = difference(offset_ns, agent_steering_phase(&t->steering, local_ns));
 	agent_noise_start(&t->noise);
@@ -177,6 +186,7 @@ static void fold(struct agent_track *t, double theta)
 {
 	int64_t whole_ns = whole(theta);
 
+	t->innovation.known = 0;
 	agent_bank_shift(t->bank, -(double)whole_ns);
 	agent_tracks_shift(t->experts, -(double)whole_ns);
 	agent_mixture_shift(t->mixture, -(double)whole_ns);
@@ -190,13 +200,14 @@ void agent_track_advance(struct agent_track *t, int64_t local_ns)
 
 	if (local_ns > t->local_ns)
 		t->local_ns = local_ns;
+	t->innovation.known = 0;
 	agent_bank_advance(t->bank, agent_track_seconds(t, local_ns));
 	theta = innovation(t, 0.0, 0.0).mean;
 	if (fabs(theta) > FOLD_NS)
 		fold(t, theta);
 }
 
-struct agent_residual agent_track_residual(const struct agent_track *t, int64_t offset_ns, double nominal_var,
+struct agent_residual agent_track_residual(struct agent_track *t, int64_t offset_ns, double nominal_var,
 					   double extra_var)
 {
 	struct agent_moments now = innovation(t, nominal_var, extra_var);
@@ -218,6 +229,7 @@ double agent_track_correct(struct agent_track *t, const struct agent_sample *sam
 	agent_bank_update(t->bank, measured, seen_var, sample->extra_var + used - noise_var,
 			  t->noise.white_share, t->noise.walk_share,
 			  fmin(1.0, limit / fmax(residual * residual, limit)));
+	t->innovation.known = 0;
 	t->shown.innovation = t->jumped ? 0.0 : residual;
 	t->shown.sigma = sqrt(now.var);
 	t->shown.weight = noise_var / used;
@@ -231,6 +243,7 @@ void agent_track_learn(struct agent_track *t)
 {
 	const struct agent_noise_point *sample = &t->corrected;
 
+	t->innovation.known = 0;
 	agent_tracks_add(t->experts, sample->time_s, sample->offset);
 	agent_mixture_keep(t->mixture, t->bank, t->experts, t->readout);
 	agent_noise_add(&t->noise, sample->time_s, sample->offset, sample->nominal_var, sample->extra_var);
@@ -246,6 +259,7 @@ double agent_track_accept(struct agent_track *t, const struct agent_sample *samp
 
 void agent_track_step(struct agent_track *t, int64_t by_ns)
 {
+	t->innovation.known = 0;
 	t->base_ns = sum_of(t->base_ns, by_ns);
 	t->jumped = 1;
 	agent_bank_forget_offset(t->bank);
@@ -254,6 +268,7 @@ void agent_track_step(struct agent_track *t, int64_t by_ns)
 
 void agent_track_admit(struct agent_track *t, double drift_ppb, double size_ns)
 {
+	t->innovation.known = 0;
 	agent_bank_admit(t->bank, size_ns * size_ns, drift_ppb * drift_ppb);
 }
 
@@ -268,6 +283,7 @@ void agent_track_release_drift(struct agent_track *t, double slope_ppb, double r
 
 void agent_track_steer(struct agent_track *t, double drift_ppb, int64_t start_ns, int64_t end_ns)
 {
+	t->innovation.known = 0;
 	agent_bank_admit(t->bank, agent_steering_dial_between(&t->steering, start_ns, end_ns, drift_ppb),
 			 0.0);
 }
@@ -362,6 +378,7 @@ struct agent_track_state *agent_track_save(const struct agent_track *t)
 
 void agent_track_restore(struct agent_track *t, const struct agent_track_state *state)
 {
+	t->innovation.known = 0;
 	agent_bank_restore(t->bank, state->bank);
 	*t->experts = state->experts;
 	agent_mixture_drop(t->mixture, agent_bank_time(t->bank));
