@@ -160,7 +160,7 @@ class Track:
         return found.offset_ns, found.sigma_ns
 
     def unsteered(self, local_ns: int) -> tuple[int, float]:
-        """Return (offset in ns for `local_ns`, at or after the bank's time; drift in ppb) without the known steering."""
+        """Return (offset in ns at `local_ns`, not before the bank's time; drift in ppb) without the known steering."""
         steering = _ffi.addressof(self.native.steering)
         phase_ns: int = _lib.agent_steering_phase(steering, local_ns)
         return self.offset_at(local_ns)[0] - phase_ns, self.drift()[0] - _lib.agent_steering_rate(steering)
