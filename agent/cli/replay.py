@@ -34,6 +34,7 @@ examples:
   agent replay phc.csv --json | jq -c 'select(.tag and .tag != "missing") | [.i, .tag, .cause]'
   agent replay phc.csv --horizons 1,30 --experts hold,alr,kalman3 --plot phc.png
   agent run -i eth1 > run.telemetry; agent replay run.telemetry --json
+  zcat phc.csv.gz | agent replay -
 
 docs/replay.md has every field.
 """
@@ -50,7 +51,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("file", metavar="FILE", help="the recording")
+    parser.add_argument("file", metavar="FILE", help="the recording; - reads standard input")
     parser.add_argument(
         "--json", action="store_true", help="one JSON object a sample, then one with the summary"
     )

@@ -14,7 +14,7 @@ from itertools import combinations
 from math import hypot
 from typing import TYPE_CHECKING, Literal
 
-from agent.clock.estimator import P99_SIGMAS
+from agent.clock.track import P99_SIGMAS
 from agent.clock.trust import Trust
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from math import hypot, sqrt
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from math import sqrt
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,6 @@ from agent.clock.envelope import Envelope
 from agent.clock.estimator import (
     EPOCH_UNSET_BELOW_NS,
     MAX_HOLDOVER_NS,
-    P99_SIGMAS,
     Estimator,
     Sample,
     State,
@@ -25,7 +24,7 @@ from agent.clock.estimator import (
 from agent.clock.jumps import Tag
 from agent.clock.model import ClockModel, next_model
 from agent.clock.monoraw import MonoRaw
-from agent.clock.track import Track
+from agent.clock.track import P99_SIGMAS, Prediction, Track
 from agent.clock.windows import Windows
 
 if TYPE_CHECKING:
@@ -46,15 +45,6 @@ _INIT_SPAN_NS = 200_000_000
 _INIT_DRIFT_SIGMA_PPB = 20_000.0
 # What envelope and anchors see within this of each other is one jump.
 _SAME_JUMP_NS = 1_000_000_000
-
-
-class Prediction(NamedTuple):
-    """The offset mono - hw expected `horizon_s` after the report, with present steering."""
-
-    horizon_s: float
-    offset_ns: int
-    sigma_ns: float
-    p99_ns: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,20 +302,9 @@ class Clock:
         return self.base_delay_limit_ns + sqrt(self._envelope.noise_var) + self._envelope.suspected_ns
 
     def _predict(self, track: Track, raw_ns: int, mono_ns: int, unknown: float) -> tuple[Prediction, ...]:
-        ahead = self._monoraw.ahead_ns(mono_ns)
-        slew, slew_sigma = self._monoraw.rate_ppb, self._monoraw.rate_sigma_ppb
-        out = []
-        for horizon, offset_ns, sigma_ns, p99_ns in track.predictions(raw_ns):
-            hidden = slew_sigma * horizon
-            out.append(
-                Prediction(
-                    horizon,
-                    offset_ns + ahead + round(slew * horizon),
-                    hypot(sigma_ns, hidden),
-                    hypot(p99_ns, P99_SIGMAS * hidden) + unknown,
-                )
-            )
-        return tuple(out)
+        relation = self._monoraw
+        ahead_ns, slew_ppb, sigma_ppb = relation.ahead_ns(mono_ns), relation.rate_ppb, relation.rate_sigma_ppb
+        return track.predict(raw_ns, ahead_ns, slew_ppb, sigma_ppb, unknown)
 
     def _below_ns(self) -> float:
         """Return how far below the envelope the kernel's model lies."""

@@ -31,7 +31,7 @@ from agent.clock.jumps import (
     weighted_mean,
 )
 from agent.clock.readdelay import ReadDelay, ReadNoise
-from agent.clock.track import Suspect, Track, TrackState
+from agent.clock.track import P99_SIGMAS, Suspect, Track, TrackState
 
 State = Literal["init", "tracking", "relative", "holdover", "software", "invalid"]
 
@@ -70,8 +70,6 @@ _LEFT_OUT = 16
 _QUIET_PARTS = 16.0
 _SOFTWARE_AFTER = 3
 MAX_HOLDOVER_NS = 1_800_000_000_000
-# p99 of a normal, with room for Q and R being estimates themselves (measured in the unit tests).
-P99_SIGMAS = 2.576 * 1.1
 
 
 class Sample(NamedTuple):

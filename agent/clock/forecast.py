@@ -175,14 +175,6 @@ class Mixture:
             self._table[:, self._weights],
         )
 
-    def table(self) -> list[tuple[float, int, float, float]]:
-        """Return the same of the mixture alone: (horizon in s, offset in ns, its sigma, p99) for each."""
-        offsets, said = self._whole[:, 0].tolist(), self._table[:, 1:3].tolist()
-        return [
-            (span, offset, sigma, p99)
-            for span, offset, (sigma, p99) in zip(self.horizons_s, offsets, said, strict=True)
-        ]
-
     def save(self) -> Any:
         """Return a copy of what the recurrent expert knows, None if there is none."""
         return self._recurrent and self._recurrent.save()

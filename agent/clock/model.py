@@ -6,7 +6,7 @@ phc = phc0 + D + ((D * adj) >> shift), D = mono - mono0: everything signed, 64 b
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,7 @@ SWITCH_LEAD_NS = 200_000
 _NO_KEY = 0xFFFFFFFF
 
 
-@dataclass(frozen=True, slots=True)
-class ClockModel:
+class ClockModel(NamedTuple):
     """PHC time as a function of CLOCK_MONOTONIC, in the kernel's integer arithmetic.
 
     `adj` is the PHC's rate against mono minus one, in units of 2^-shift. `epoch` grows with every tagged

@@ -8,11 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from agent.clock.forecast import MAX_OFFSET_NS, Forecast, Mixture
 from agent.clock.kalman import DriftBank
 from agent.ffi import _native
 
 _ffi, _lib = _native.ffi, _native.lib
+
+# p99 of a normal, with room for Q and R being estimates themselves (measured in the unit tests).
+P99_SIGMAS = 2.576 * 1.1
+_PREDICTION = np.dtype(
+    [("horizon_s", np.float64), ("offset_ns", np.int64), ("sigma_ns", np.float64), ("p99_ns", np.float64)]
+)
 
 
 # Not frozen: one is made of every sample, and a frozen one takes four times as long.
@@ -30,6 +38,15 @@ class Suspect:
     read_delay_ns: int
 
 
+class Prediction(NamedTuple):
+    """The offset expected `horizon_s` after a report, with present steering."""
+
+    horizon_s: float
+    offset_ns: int
+    sigma_ns: float
+    p99_ns: float
+
+
 class TrackState(NamedTuple):
     """A snapshot of a track."""
 
@@ -44,7 +61,7 @@ class Track:
     `noise` is the core's `agent_noise`: how noisy samples are, by what was seen.
     """
 
-    __slots__ = ("_bank", "_sample", "mixture", "native", "noise")
+    __slots__ = ("_bank", "_predictions", "_relation", "_rows", "_sample", "mixture", "native", "noise")
 
     def __init__(self, mixture: Mixture | None = None) -> None:
         self._bank = DriftBank()
@@ -57,6 +74,9 @@ class Track:
         self.noise = self.native.noise
         _lib.agent_noise_start(_ffi.addressof(self.noise))
         self._sample = _ffi.new("struct agent_sample *")
+        self._relation = _ffi.new("struct agent_relation *")
+        self._predictions = _ffi.new("struct agent_prediction[]", len(self.mixture.horizons_s))
+        self._rows = np.frombuffer(_ffi.buffer(self._predictions), dtype=_PREDICTION)
 
     def start(self, local_ns: int, offset_ns: int, var: float) -> None:
         """Begin anew with this sample."""
@@ -140,7 +160,7 @@ class Track:
         return found.offset_ns, found.sigma_ns
 
     def unsteered(self, local_ns: int) -> tuple[int, float]:
-        """Return (offset, ns, for `local_ns`, at or after the bank's time; drift in ppb) without the known steering."""
+        """Return (offset in ns at `local_ns`, not before the bank's time; drift in ppb) without the known steering."""
         steering = _ffi.addressof(self.native.steering)
         phase_ns: int = _lib.agent_steering_phase(steering, local_ns)
         return self.offset_at(local_ns)[0] - phase_ns, self.drift()[0] - _lib.agent_steering_rate(steering)
@@ -157,10 +177,18 @@ class Track:
         _lib.agent_track_forecast(self.native, local_ns, self.mixture.out, self.mixture.out_ns)
         return self.mixture.told()
 
-    def predictions(self, local_ns: int) -> list[tuple[float, int, float, float]]:
-        """Return what is expected after `local_ns` as `Mixture.table` tells it."""
-        _lib.agent_track_forecast(self.native, local_ns, self.mixture.out, self.mixture.out_ns)
-        return self.mixture.table()
+    def predict(
+        self, local_ns: int, ahead_ns: int, slew_ppb: float, slew_sigma_ppb: float, unknown_ns: float
+    ) -> tuple[Prediction, ...]:
+        """Return what is expected after `local_ns`, at or after the bank's time, of another clock - hardware.
+
+        That clock is `ahead_ns` ahead of the local one and gains `slew_ppb`, known to +- `slew_sigma_ppb`; the bounds
+        have room for `unknown_ns`, which no averaging tells.
+        """
+        relation = self._relation
+        relation.ahead_ns, relation.slew_ppb, relation.slew_sigma_ppb = ahead_ns, slew_ppb, slew_sigma_ppb
+        _lib.agent_track_predict(self.native, local_ns, relation, unknown_ns, P99_SIGMAS, self._predictions)
+        return tuple(map(Prediction._make, self._rows.tolist()))
 
     def save(self) -> TrackState:
         """Return what `restore` needs: samples already taken may turn out to be the start of a jump."""

@@ -54,6 +54,9 @@ struct agent_bank {
 	int first[AGENT_FAMILIES + 1]; /* where a family begins; the last: where all end */
 	double time_s, memory;
 	double family_weight[AGENT_FAMILIES];
+	/* Asked for several times between two changes. */
+	int drift_known;
+	struct agent_moments drift[AGENT_BANK_GROUPS];
 	struct agent_member *members;
 	struct run *runs;
 	double *column[N_COLUMNS];
@@ -199,6 +202,7 @@ static void weigh(struct agent_bank *bank)
 	}
 	for (g = 0; g < AGENT_FAMILIES; g++)
 		limit_range(score, first[g], first[g + 1], own[g], best);
+	bank->drift_known = 0;
 	sum = exponentials(score, weight, bank->n);
 	for (g = 0; g < AGENT_FAMILIES; g++)
 		bank->family_weight[g] = scale(weight, first[g], first[g + 1], 1.0 / sum);
@@ -324,6 +328,7 @@ void agent_bank_advance(struct agent_bank *bank, double time_s)
 	if (!(dt > 0.0))
 		return;
 	bank->time_s = time_s;
+	bank->drift_known = 0;
 	advance_two(bank, dt);
 	for (k = 0; k < bank->n_runs; k++)
 		if (bank->runs[k].from >= bank->n_two)
@@ -455,7 +460,7 @@ static struct sums sums_of(const double *restrict weight, const double *restrict
 	return (struct sums){sum, mean, within, square};
 }
 
-void agent_bank_drift(const struct agent_bank *bank, struct agent_moments *out)
+static void find_drift(struct agent_bank *bank)
 {
 	const double *f = bank->column[DRIFT];
 	struct sums family[AGENT_FAMILIES];
@@ -464,7 +469,15 @@ void agent_bank_drift(const struct agent_bank *bank, struct agent_moments *out)
 	for (g = 0; g < AGENT_FAMILIES; g++)
 		family[g] = sums_of(bank->column[WEIGHT], f, bank->column[P11], f[0], bank->first[g],
 				    bank->first[g + 1]);
-	moments(family, f[0], out);
+	moments(family, f[0], bank->drift);
+	bank->drift_known = 1;
+}
+
+void agent_bank_drift(struct agent_bank *bank, struct agent_moments *out)
+{
+	if (!bank->drift_known)
+		find_drift(bank);
+	memcpy(out, bank->drift, sizeof(bank->drift));
 }
 
 /* What a member takes a sample's noise for, extra_var aside: what its own noise put into the figure goes out. */
@@ -609,6 +622,7 @@ void agent_bank_admit(struct agent_bank *bank, double offset_var, double drift_v
 {
 	int i;
 
+	bank->drift_known = 0;
 	for (i = 0; i < bank->n; i++) {
 		bank->column[P00][i] += offset_var;
 		/* A locked clock's drift stays known: whether it is locked is for the weights to say. */
@@ -621,6 +635,7 @@ void agent_bank_limit_drift(struct agent_bank *bank, double var)
 {
 	int i;
 
+	bank->drift_known = 0;
 	for (i = 0; i < bank->n; i++)
 		if (bank->column[P11][i] > var)
 			bank->column[P11][i] = var;

@@ -58,7 +58,7 @@ double agent_bank_time(const struct agent_bank *bank);
 /* The offset horizon_s after the bank's time, the noise of the way included: out[AGENT_BANK_GROUPS]. */
 void agent_bank_forecast(const struct agent_bank *bank, double horizon_s, struct agent_moments *out);
 /* The drift: out[AGENT_BANK_GROUPS]. */
-void agent_bank_drift(const struct agent_bank *bank, struct agent_moments *out);
+void agent_bank_drift(struct agent_bank *bank, struct agent_moments *out);
 /* The weight of each family, AGENT_FAMILIES of them. */
 const double *agent_bank_family_weights(const struct agent_bank *bank);
 /* The offset now, and the variance S of the innovation that a sample of it may show: arguments as

@@ -626,8 +626,8 @@ static int wants(const struct agent_horizon *h, double time_s)
 	       time_s - h->last_made_s >= (spacing > LEAST_SPACING_S ? spacing : LEAST_SPACING_S);
 }
 
-void agent_mixture_keep(struct agent_mixture *m, const struct agent_bank *bank,
-			const struct agent_tracks *tracks, struct agent_readout *readout)
+void agent_mixture_keep(struct agent_mixture *m, struct agent_bank *bank, const struct agent_tracks *tracks,
+			struct agent_readout *readout)
 {
 	double time_s = agent_bank_time(bank), soonest = time_s + tracks->interval_s, asked_s = -INFINITY;
 	struct agent_moments drift[AGENT_BANK_GROUPS];

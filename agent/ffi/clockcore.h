@@ -123,7 +123,7 @@ void agent_mixture_forecast(const struct agent_mixture *mixture, const struct ag
 			    const struct agent_tracks *tracks, double time_s,
 			    const struct agent_readout *readout, struct agent_forecast *out);
 /* Keeps the forecast from the bank's time to score it later, at those horizons where it is time for one. */
-void agent_mixture_keep(struct agent_mixture *mixture, const struct agent_bank *bank,
+void agent_mixture_keep(struct agent_mixture *mixture, struct agent_bank *bank,
 			const struct agent_tracks *tracks, struct agent_readout *readout);
 /* Scores what is due by an accepted sample of that variance; samples usually come interval_s apart. The readout, if
  * there is one, learns from it. */

@@ -151,14 +151,23 @@ static int64_t relative_ns(const struct agent_track *t, int64_t offset_ns)
 }
 
 /* The bank's offset now, and S. */
-static struct agent_moments innovation(const struct agent_track *t, double nominal_var, double extra_var)
+static struct agent_moments innovation(struct agent_track *t, double nominal_var, double extra_var)
 {
-	return agent_bank_innovation(t->bank, nominal_var * t->noise.scale, extra_var, t->noise.white_share,
-				     t->noise.walk_share);
+	struct agent_innovation *i = &t->innovation;
+
+	if (i->known && i->nominal_var == nominal_var && i->extra_var == extra_var)
+		return i->now;
+	i->now = agent_bank_innovation(t->bank, nominal_var * t->noise.scale, extra_var, t->noise.white_share,
+				       t->noise.walk_share);
+	i->nominal_var = nominal_var;
+	i->extra_var = extra_var;
+	i->known = 1;
+	return i->now;
 }
 
 void agent_track_start(struct agent_track *t, int64_t local_ns, int64_t offset_ns, double var)
 {
+	t->innovation.known = 0;
 	t->time0_ns = t->local_ns = local_ns;
 	t->base_ns = difference(offset_ns, agent_steering_phase(&t->steering, local_ns));
 	agent_noise_start(&t->noise);
@@ -177,6 +186,7 @@ static void fold(struct agent_track *t, double theta)
 {
 	int64_t whole_ns = whole(theta);
 
+	t->innovation.known = 0;
 	agent_bank_shift(t->bank, -(double)whole_ns);
 	agent_tracks_shift(t->experts, -(double)whole_ns);
 	agent_mixture_shift(t->mixture, -(double)whole_ns);
@@ -190,13 +200,14 @@ void agent_track_advance(struct agent_track *t, int64_t local_ns)
 
 	if (local_ns > t->local_ns)
 		t->local_ns = local_ns;
+	t->innovation.known = 0;
 	agent_bank_advance(t->bank, agent_track_seconds(t, local_ns));
 	theta = innovation(t, 0.0, 0.0).mean;
 	if (fabs(theta) > FOLD_NS)
 		fold(t, theta);
 }
 
-struct agent_residual agent_track_residual(const struct agent_track *t, int64_t offset_ns, double nominal_var,
+struct agent_residual agent_track_residual(struct agent_track *t, int64_t offset_ns, double nominal_var,
 					   double extra_var)
 {
 	struct agent_moments now = innovation(t, nominal_var, extra_var);
@@ -218,6 +229,7 @@ double agent_track_correct(struct agent_track *t, const struct agent_sample *sam
 	agent_bank_update(t->bank, measured, seen_var, sample->extra_var + used - noise_var,
 			  t->noise.white_share, t->noise.walk_share,
 			  fmin(1.0, limit / fmax(residual * residual, limit)));
+	t->innovation.known = 0;
 	t->shown.innovation = t->jumped ? 0.0 : residual;
 	t->shown.sigma = sqrt(now.var);
 	t->shown.weight = noise_var / used;
@@ -231,6 +243,7 @@ void agent_track_learn(struct agent_track *t)
 {
 	const struct agent_noise_point *sample = &t->corrected;
 
+	t->innovation.known = 0;
 	agent_tracks_add(t->experts, sample->time_s, sample->offset);
 	agent_mixture_keep(t->mixture, t->bank, t->experts, t->readout);
 	agent_noise_add(&t->noise, sample->time_s, sample->offset, sample->nominal_var, sample->extra_var);
@@ -246,6 +259,7 @@ double agent_track_accept(struct agent_track *t, const struct agent_sample *samp
 
 void agent_track_step(struct agent_track *t, int64_t by_ns)
 {
+	t->innovation.known = 0;
 	t->base_ns = sum_of(t->base_ns, by_ns);
 	t->jumped = 1;
 	agent_bank_forget_offset(t->bank);
@@ -254,6 +268,7 @@ void agent_track_step(struct agent_track *t, int64_t by_ns)
 
 void agent_track_admit(struct agent_track *t, double drift_ppb, double size_ns)
 {
+	t->innovation.known = 0;
 	agent_bank_admit(t->bank, size_ns * size_ns, drift_ppb * drift_ppb);
 }
 
@@ -268,6 +283,7 @@ void agent_track_release_drift(struct agent_track *t, double slope_ppb, double r
 
 void agent_track_steer(struct agent_track *t, double drift_ppb, int64_t start_ns, int64_t end_ns)
 {
+	t->innovation.known = 0;
 	agent_bank_admit(t->bank, agent_steering_dial_between(&t->steering, start_ns, end_ns, drift_ppb),
 			 0.0);
 }
@@ -291,22 +307,55 @@ struct agent_offset agent_track_offset_at(const struct agent_track *t, int64_t l
 	return (struct agent_offset){possible(sum_of(base_ns, whole(all->mean))), sqrt(all->var)};
 }
 
+/* The offset that steering alone leads to at a horizon, to which forecasts are relative. */
+static int64_t base_at(const struct agent_track *t, int64_t local_ns, double span_s)
+{
+	int64_t now_ns = sum_of(t->base_ns, agent_steering_phase(&t->steering, local_ns));
+
+	return sum_of(now_ns, whole(span_s * agent_steering_rate(&t->steering)));
+}
+
+static void forecast(const struct agent_track *t, int64_t local_ns, struct agent_forecast *out)
+{
+	agent_mixture_forecast(t->mixture, t->bank, t->experts, agent_track_seconds(t, local_ns), t->readout,
+			       out);
+}
+
 void agent_track_forecast(const struct agent_track *t, int64_t local_ns, struct agent_forecast *out,
 			  int64_t *offset_ns)
 {
-	int64_t now_ns = sum_of(t->base_ns, agent_steering_phase(&t->steering, local_ns));
-	double rate_ppb = agent_steering_rate(&t->steering);
 	int i, e;
 
-	agent_mixture_forecast(t->mixture, t->bank, t->experts, agent_track_seconds(t, local_ns), t->readout,
-			       out);
+	forecast(t, local_ns, out);
 	for (i = 0; i < t->mixture->n_horizons; i++) {
-		int64_t base_ns = sum_of(now_ns, whole(t->mixture->horizons[i].span_s * rate_ppb));
+		int64_t base_ns = base_at(t, local_ns, t->mixture->horizons[i].span_s);
 
 		*offset_ns++ = possible(sum_of(base_ns, whole(out[i].offset)));
 		for (e = 0; e < AGENT_EXPERTS; e++)
 			*offset_ns++ =
 			    out[i].weight[e] > 0.0 ? possible(sum_of(base_ns, whole(out[i].expert[e]))) : 0;
+	}
+}
+
+void agent_track_predict(const struct agent_track *t, int64_t local_ns, const struct agent_relation *relation,
+			 double unknown_ns, double p99_sigmas, struct agent_prediction *out)
+{
+	struct agent_forecast told[AGENT_HORIZONS];
+	int i;
+
+	forecast(t, local_ns, told);
+	for (i = 0; i < t->mixture->n_horizons; i++) {
+		double span_s = t->mixture->horizons[i].span_s;
+		double hidden_ns = relation->slew_sigma_ppb * span_s;
+		int64_t offset_ns = sum_of(base_at(t, local_ns, span_s), whole(told[i].offset));
+		int64_t ahead_ns = sum_of(relation->ahead_ns, whole(relation->slew_ppb * span_s));
+
+		out[i] = (struct agent_prediction){
+		    .horizon_s = span_s,
+		    .offset_ns = sum_of(possible(offset_ns), ahead_ns),
+		    .sigma_ns = hypot(told[i].sigma, hidden_ns),
+		    .p99_ns = hypot(told[i].p99, p99_sigmas * hidden_ns) + unknown_ns,
+		};
 	}
 }
 
@@ -329,6 +378,7 @@ struct agent_track_state *agent_track_save(const struct agent_track *t)
 
 void agent_track_restore(struct agent_track *t, const struct agent_track_state *state)
 {
+	t->innovation.known = 0;
 	agent_bank_restore(t->bank, state->bank);
 	*t->experts = state->experts;
 	agent_mixture_drop(t->mixture, agent_bank_time(t->bank));

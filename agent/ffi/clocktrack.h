@@ -75,6 +75,13 @@ struct agent_shown {
 	int32_t jumped;
 };
 
+/* The bank's offset now and S of a sample of such noise: residual and correction ask for the same. */
+struct agent_innovation {
+	int32_t known;
+	double nominal_var, extra_var;
+	struct agent_moments now;
+};
+
 struct agent_track {
 	struct agent_bank *bank;
 	struct agent_tracks *experts;
@@ -83,7 +90,8 @@ struct agent_track {
 	struct agent_steering steering;
 	struct agent_noise noise;
 	int64_t base_ns, time0_ns, local_ns;
-	int32_t jumped;			    /* no sample since the last jump */
+	int32_t jumped; /* no sample since the last jump */
+	struct agent_innovation innovation;
 	struct agent_shown shown;	    /* of the last corrected sample */
 	struct agent_noise_point corrected; /* which one that was */
 };
@@ -113,8 +121,8 @@ double agent_track_seconds(const struct agent_track *track, int64_t local_ns);
 /* Predicts up to local_ns. */
 void agent_track_advance(struct agent_track *track, int64_t local_ns);
 /* Measured - predicted offset of a sample at the bank's time, and its variance S. */
-struct agent_residual agent_track_residual(const struct agent_track *track, int64_t offset_ns,
-					   double nominal_var, double extra_var);
+struct agent_residual agent_track_residual(struct agent_track *track, int64_t offset_ns, double nominal_var,
+					   double extra_var);
 /* Scores what was predicted for a sample at the bank's time and corrects by it; returns its weight, 1 for one that
  * counts in full. */
 double agent_track_correct(struct agent_track *track, const struct agent_sample *sample);
@@ -139,6 +147,24 @@ struct agent_offset agent_track_offset_at(const struct agent_track *track, int64
  * mixture's and each expert's, offset_ns[n_horizons][1 + AGENT_EXPERTS], 0 where an expert can't tell. */
 void agent_track_forecast(const struct agent_track *track, int64_t local_ns, struct agent_forecast *out,
 			  int64_t *offset_ns);
+
+/* How another clock relates to the local one: it is ahead_ns ahead and gains slew_ppb, known to +- slew_sigma_ppb. */
+struct agent_relation {
+	int64_t ahead_ns;
+	double slew_ppb, slew_sigma_ppb;
+};
+
+struct agent_prediction {
+	double horizon_s;
+	int64_t offset_ns;
+	double sigma_ns, p99_ns;
+};
+
+/* What is expected after local_ns of another clock - hardware, given how it relates to the local one: a prediction for
+ * each horizon. unknown_ns, which no averaging tells, is part of the bound; p99_sigmas is that of the relation. */
+void agent_track_predict(const struct agent_track *track, int64_t local_ns,
+			 const struct agent_relation *relation, double unknown_ns, double p99_sigmas,
+			 struct agent_prediction *out);
 
 struct agent_track_state;
 /* A copy of what is known, but for the noise and for what waits to be scored; NULL if there is no memory left. */

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from io import BufferedReader, FileIO
 from typing import TYPE_CHECKING, Protocol
@@ -60,7 +62,9 @@ class _RecordingFile(FileIO):
     """
 
     def __init__(self, name: str) -> None:
-        super().__init__(name)
+        from_stdin = name == "-"
+        super().__init__(_stdin() if from_stdin else name, closefd=not from_stdin)
+        self._told = name
         self._begun = False
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
@@ -76,12 +80,22 @@ class _RecordingFile(FileIO):
             return super().readinto(view) or 0
         except OSError as error:
             raise UsageError(
-                f"cannot read {self.name!s} on: {error.strerror}", "check the disk, or copy what can be read"
+                f"cannot read {self._told} on: {error.strerror}", "check the disk, or copy what can be read"
             ) from error
 
 
+def _stdin() -> int:
+    fd = sys.stdin.fileno()
+    if os.isatty(fd):
+        raise UsageError(
+            "standard input is a terminal, there is nothing to replay",
+            "name a FILE, or pipe: `zcat phc.csv.gz | agent replay -`",
+        )
+    return fd
+
+
 def open_file(name: str) -> BufferedReader:
-    """Open a recording for reading. Raises `UsageError`."""
+    """Open a recording for reading, standard input for "-". Raises `UsageError`."""
     try:
         return BufferedReader(_RecordingFile(name))
     except OSError as error:

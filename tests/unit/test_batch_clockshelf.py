@@ -75,7 +75,7 @@ def test_a_clock_holds_since_its_latest_jump() -> None:
 
     def at(report: ClockReport, mono_ns: int, epoch: int) -> ClockReport:
         assert report.model is not None
-        return replace(report, mono_ns=mono_ns, model=replace(report.model, epoch=epoch))
+        return replace(report, mono_ns=mono_ns, model=report.model._replace(epoch=epoch))
 
     since = []
     for mono_ns, epoch in ((100, 1), (200, 1), (300, 2), (400, 2)):

@@ -10,7 +10,7 @@ import pytest
 
 from agent.clock import Clock, ClockReport, Tag
 from agent.clock.alignment import MAX_CLOCKS, Aligned, Alignment, ClockName, Reading, align
-from agent.clock.estimator import P99_SIGMAS
+from agent.clock.track import P99_SIGMAS
 from tests.unit import telemetry_frames as sample
 from tests.unit.test_clock_simulation import BASE_DELAY_NS, HW0, SimulatedClock, queueing, steering
 

@@ -7,18 +7,21 @@ from math import sqrt
 import numpy as np
 import pytest
 
+from agent.clock import Clock
 from agent.clock.envelope import Envelope
 from agent.clock.estimator import MAX_HOLDOVER_NS
+from agent.clock.forecast import MAX_OFFSET_NS
 from agent.clock.kalman import MEMBERS
 from agent.clock.monoraw import MonoRaw
 from agent.clock.track import Track
 from agent.clock.windows import Windows
 from agent.ffi.clocks import ClockPairs
+from agent.ffi.phc import PhcBurst
 from agent.ffi.records import WINDOW_DRIFT_VALID, WINDOW_DTYPE, WindowArray
 from tests.unit.clock_core import lib
 from tests.unit.clock_reference import ReferenceBank
 from tests.unit.test_clock_core import INITIAL_DRIFT_VAR, MEMORY, close
-from tests.unit.test_clock_simulation import MONO0, RAW0, SimulatedClock, queueing
+from tests.unit.test_clock_simulation import MONO0, RAW0, SimulatedClock, queueing, steering
 from tests.unit.track_reference import (
     SUB_INTERVAL_NS,
     ReferenceEnvelope,
@@ -188,3 +191,29 @@ def test_fitting_sub_intervals_equal_their_rules() -> None:
         _same(envelope.track, reference.track, RAW0 + round((i + 1) * 1e8) + SUB_INTERVAL_NS)
     assert any(path.base_ns > 3_000 for path in reference.paths.values())
     assert SUB_INTERVAL_NS == lib.AGENT_SUB_INTERVAL_NS
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("seed", range(4))
+def test_stamps_from_anybody_stay_within_what_clocks_can_be_apart(seed: int) -> None:
+    """Packets and reads with any 64 bits for a stamp, some or all: every figure is a number in range, none wraps."""
+    rng = np.random.default_rng(seed)
+    world = SimulatedClock(seed, 3.0)
+    clock = Clock(1, "phc" if seed % 2 else "trailer", 1_000)
+    for i in range(25):
+        windows = _bursty_windows(world, i * 0.1, (i + 1) * 0.1)
+        wrong = rng.random(len(windows)) < (0.02, 1.0)[seed // 2]
+        for name in ("first", "last", "envelope"):
+            stamps = windows[name]["hw_ns"]
+            stamps[wrong] = rng.integers(0, 2**64 - 1, int(wrong.sum()), dtype=np.uint64)
+        at_s = (i + 1) * 0.1 + 0.0003
+        pairs = world.pairs(at_s)
+        clock.observe_windows(windows, pairs)
+        reads = np.sort(rng.integers(0, 2**62, 20))
+        clock.observe_anchor(
+            PhcBurst("extended", "raw", reads[::2].copy(), reads[5:15], reads[1::2].copy()), pairs
+        )
+        report = clock.tick(pairs, steering(float(rng.normal(0.0, 1e4))))
+        for offset_ns in (report.offset_ns, *(p.offset_ns for p in report.predictions)):
+            assert abs(offset_ns) <= MAX_OFFSET_NS + 10**12
+        assert not any(np.isnan((p.sigma_ns, p.p99_ns)).any() for p in report.predictions)

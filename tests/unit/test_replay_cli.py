@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -272,6 +273,18 @@ def test_a_file_that_cannot_be_read_on(capsys: pytest.CaptureFixture[str]) -> No
     """It is the recording that is named, not standard output."""
     assert main(["replay", "/proc/self/mem"]) == 2
     assert "cannot read /proc/self/mem on: Input/output error" in capsys.readouterr().err
+
+
+def test_a_dash_is_standard_input() -> None:
+    """What is piped in is replayed like a file; a wrong line is told as that of "-"."""
+    command = [sys.executable, "-m", "agent", "replay", "--json", "-"]
+    done = subprocess.run(command, input=csv(60), capture_output=True, text=True, check=True)
+    *rows, last = map(json.loads, done.stdout.splitlines())
+    assert len(rows) == 60
+    assert last["summary"]["file"] == "-"
+    done = subprocess.run(command, input=csv(3) + "x\n", capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "-, line 5" in done.stderr
 
 
 def test_a_pipe_is_known_by_its_first_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
