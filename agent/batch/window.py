@@ -120,7 +120,9 @@ class BatchWindow:
 
     def _believe(self, found: PublishedWindow, now_ns: int) -> None:
         if found.valid_until_ns == 0:
-            self._use_default("the agent has no window to give", now_ns + LOOK_NS)
+            self._use_default(
+                "the agent has no window to give: its status view and telemetry say why", now_ns + LOOK_NS
+            )
         elif found.valid_until_ns <= now_ns:
             raise PageError(
                 f"the agent has not written {self._followed.path} for a while", "see whether it still runs"
