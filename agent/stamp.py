@@ -13,6 +13,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import NamedTuple
 
+from agent.batch.forks import renew_in_children
 from agent.batch.layout import (
     CLOCKS,
     DEFAULT_PAGE,
@@ -70,11 +71,16 @@ class PhcClock:
         self._ifname = ifname
         self._key = key
         self._followed = FollowedPage(page_path(state_dir, page), owner_uid)
-        self._lock = threading.Lock()
         self._seq = -1
         self._clock: PublishedClock | None = None
         self.trouble = ""
         """Why there was no time to tell when it was last asked for; empty if there was."""
+        self.begin_anew()
+        renew_in_children(self)
+
+    def begin_anew(self) -> None:
+        """In the child of a fork: no thread of the parent's holds anything here."""
+        self._lock = threading.Lock()
 
     def time(self, mono_ns: int) -> PhcTime | None:
         """What the clock showed at `mono_ns` of `time.monotonic_ns()`; None where that is not known.
@@ -97,17 +103,16 @@ class PhcClock:
 
     def mono(self, phc_ns: int) -> MonoTime | None:
         """When the clock showed `phc_ns`, a hardware stamp say: the inverse of `time`, to 1 ns. None as there."""
-        now_ns = monotonic_ns()
         with self._lock:
             if self._clock is None or self._followed.words[_SEQ] != self._seq:
-                self._clock = self._read_anew(now_ns)
+                self._clock = self._read_anew(monotonic_ns())
+            if self._clock is not None and _mono_ns(self._clock, phc_ns) >= self._clock.valid_until_ns:
+                # Nobody writes that page any more if the agent was killed; the next one's is another file.
+                self._clock = self._read_anew(_mono_ns(self._clock, phc_ns))
             clock = self._clock
         if clock is None:
             return None
-        # phc - phc0 = D + D * adj / 2^shift.
-        mono_ns = clock.mono0_ns + ((phc_ns - clock.phc0_ns) << clock.shift) // (
-            (1 << clock.shift) + clock.adj
-        )
+        mono_ns = _mono_ns(clock, phc_ns)
         if not clock.since_ns <= mono_ns < clock.valid_until_ns:
             self._tell(_NOT_WATCHED if mono_ns < clock.since_ns else self._too_far())
             return None
@@ -145,6 +150,11 @@ class PhcClock:
         if trouble != self.trouble:
             self.trouble = trouble
             _log.warning("no hardware time: %s", trouble)
+
+
+def _mono_ns(clock: PublishedClock, phc_ns: int) -> int:
+    """When it showed `phc_ns`, by phc - phc0 = D + D * adj / 2^shift."""
+    return clock.mono0_ns + ((phc_ns - clock.phc0_ns) << clock.shift) // ((1 << clock.shift) + clock.adj)
 
 
 def _bound_ns(clock: PublishedClock, mono_ns: int) -> int:

@@ -47,17 +47,26 @@ class AsyncBatcher(Generic[ItemT, ResultT]):
         """Add an item, and return its result when its batch is done; or raise what that ended with.
 
         `arrival_ns` is when it arrived, on `time.monotonic_ns()`, if that was before now. Raises `BatcherFullError` if
-        too many items wait, `ValueError` for an arrival to come, `RuntimeError` before `start` and after `close`.
+        too many items wait, `ValueError` for an arrival to come, `TypeError` for one that is no whole number,
+        `RuntimeError` before `start`, after `close`, and in another event loop than that of `start`.
         """
         if self._task is None or self._closing:
             raise RuntimeError("the batcher does not run")
-        future: asyncio.Future[ResultT | None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        if loop is not self._task.get_loop():
+            raise RuntimeError("the batcher runs in another event loop: make one for each")
+        future: asyncio.Future[ResultT | None] = loop.create_future()
         if self._waiting.put(item, arrival_ns, future):
             self._news.set()
         return await future
 
     def start(self) -> None:
-        """Begin to handle batches in the running event loop; `async with` does so by itself."""
+        """Begin to handle batches in the running event loop; `async with` does so by itself.
+
+        Raises `RuntimeError` after `close`.
+        """
+        if self._closing:
+            raise RuntimeError("the batcher was closed: make another one")
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -65,9 +74,11 @@ class AsyncBatcher(Generic[ItemT, ResultT]):
         """Handle what waits, at once, and end. Returns when that is done."""
         self._closing = True
         self._news.set()
-        if self._task is not None:
-            await self._task
-        self.window.close()
+        try:
+            if self._task is not None and not self._task.done():
+                await self._task
+        finally:
+            self.window.close()
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -77,8 +88,15 @@ class AsyncBatcher(Generic[ItemT, ResultT]):
         await self.close()
 
     async def _run(self) -> None:
-        while batch := await self._next_batch():
-            await self._handle([entry for entry in batch if not entry.future.done()])
+        try:
+            while batch := await self._next_batch():
+                await self._handle([entry for entry in batch if not entry.future.done()])
+        finally:
+            # Cancelled, as the end of `asyncio.run` does with every task: nobody is to wait for what never comes.
+            self._closing = True
+            while rest := self._waiting.take():
+                for entry in rest:
+                    entry.future.cancel()
 
     async def _next_batch(self) -> list[Entry[ItemT, asyncio.Future[ResultT | None]]]:
         """The next batch when it is closed; an empty one at the end."""
@@ -88,8 +106,9 @@ class AsyncBatcher(Generic[ItemT, ResultT]):
             if self._closing or (closes_in_ns is not None and closes_in_ns <= 0):
                 return self._waiting.take()
             with contextlib.suppress(TimeoutError):
-                timeout_s = None if closes_in_ns is None else closes_in_ns / 1e9
-                await asyncio.wait_for(self._news.wait(), timeout_s)
+                # Not wait_for: before Python 3.12 it may swallow a cancellation that meets the news.
+                async with asyncio.timeout(None if closes_in_ns is None else closes_in_ns / 1e9):
+                    await self._news.wait()
 
     async def _handle(self, batch: list[Entry[ItemT, asyncio.Future[ResultT | None]]]) -> None:
         if not batch:  # all of it was cancelled
@@ -100,7 +119,11 @@ class AsyncBatcher(Generic[ItemT, ResultT]):
         except asyncio.CancelledError:
             for entry in batch:
                 entry.future.cancel()
-            raise
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Something that the handler waited for was cancelled, not the batcher: that is this batch's business.
+            return
         except Exception as error:
             # Whoever waits for a result gets it; the batches after it are not its business.
             for entry in batch:

@@ -9,6 +9,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Generic, Self
 
+from agent.batch.forks import renew_in_children
 from agent.batch.layout import DEFAULT_PAGE, STATE_DIR, Window
 from agent.batch.waiting import Entry, ItemT, ResultT, Waiting, results_of
 from agent.batch.window import DEFAULT_WINDOW, BatchWindow
@@ -19,6 +20,9 @@ class Batcher(Generic[ItemT, ResultT]):
 
     A batch is closed when its oldest item has waited for `max_wait_us`, or when it holds `max_items`; what came while
     the handler was busy has waited already. Without an agent, the default window holds. A context manager.
+
+    Its thread begins with the first item. In the child of a fork it has none of the parent's items, and a thread of its
+    own: a server may load the service first and fork its workers then.
     """
 
     def __init__(
@@ -38,17 +42,23 @@ class Batcher(Generic[ItemT, ResultT]):
         self.window = BatchWindow(page, default=default, state_dir=state_dir, owner_uid=owner_uid)
         """What the batches are formed by."""
         self._handler = handler
-        self._waiting: Waiting[ItemT, Future[ResultT | None]] = Waiting(self.window, capacity)
-        self._news = threading.Condition()
+        self._capacity = capacity
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
-        self._thread.start()
+        self.begin_anew()
+        renew_in_children(self)
+
+    def begin_anew(self) -> None:
+        """In the child of a fork: without the items that the parent handles, and the thread that it has."""
+        self._waiting: Waiting[ItemT, Future[ResultT | None]] = Waiting(self.window, self._capacity)
+        self._news = threading.Condition()
+        self._thread: threading.Thread | None = None
 
     def submit(self, item: ItemT, *, arrival_ns: int | None = None) -> Future[ResultT | None]:
         """Add an item; returns the future of its result, or of the exception that its batch ended with.
 
         `arrival_ns` is when it arrived, on `time.monotonic_ns()`, if that was before now. Raises `BatcherFullError` if
-        too many items wait, `ValueError` for an arrival to come, `RuntimeError` after `close`.
+        too many items wait, `ValueError` for an arrival to come, `TypeError` for one that is no whole number,
+        `RuntimeError` after `close`.
         """
         future: Future[ResultT | None] = Future()
         with self._news:
@@ -56,6 +66,9 @@ class Batcher(Generic[ItemT, ResultT]):
                 raise RuntimeError("the batcher was closed")
             if self._waiting.put(item, arrival_ns, future):
                 self._news.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
+                self._thread.start()
         return future
 
     def close(self) -> None:
@@ -63,7 +76,8 @@ class Batcher(Generic[ItemT, ResultT]):
         with self._news:
             self._closing = True
             self._news.notify()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         self.window.close()
 
     def __enter__(self) -> Self:

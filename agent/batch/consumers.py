@@ -30,6 +30,8 @@ MAX_CONSUMERS = 2048
 # Reports of longer ago, or longer batches, tell nothing about the next one.
 _MEMORY_NS = 10_000_000_000
 _MAX_ITEMS = 1 << 16
+# Nobody handles more batches than this in a tick; and no sum of a few such counts leaves telemetry's 64 bits.
+_MAX_FRESH = 1 << 24
 _BACKLOG = 1024
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _PEER = struct.Struct("iII")
@@ -85,8 +87,8 @@ class _Consumer:
         if written == self._batches_read:
             return None
         fresh = written - self._batches_read
-        if fresh < 0:
-            # Nobody unwrites a batch: begin again from here.
+        if not 0 < fresh <= _MAX_FRESH:
+            # Nobody unwrites a batch, or handles so many: begin again from here.
             self._batches_read = written
             self.refused += 1
             return None

@@ -118,6 +118,16 @@ def page_path(state_dir: Path, name: str) -> Path:
     return state_dir / ("batch" if name == DEFAULT_PAGE else f"batch-{name}")
 
 
+def page_names(state_dir: Path) -> list[str]:
+    """The names of the pages in a directory, in order; none if there is no such directory. Raises `OSError`."""
+    found = []
+    for path in sorted(state_dir.iterdir()) if state_dir.exists() else ():
+        name = DEFAULT_PAGE if path.name == "batch" else path.name.removeprefix("batch-")
+        if _PAGE_NAME.fullmatch(name) is not None and page_path(state_dir, name) == path:
+            found.append(name)
+    return found
+
+
 def socket_path(state_dir: Path, name: str) -> Path:
     """Where consumers of a named page get the memory that they report in."""
     path = page_path(state_dir, name)

@@ -19,7 +19,7 @@ _NO_PAGE = memoryview(bytes(PAGE_SIZE)).cast("I")
 class Page:
     """A mapped page, until nobody refers to it any more.
 
-    `words` is the page as u32[], for the sequence numbers.
+    `words` is the page as u32[], for the sequence numbers; `writer_pid` is the process that made it.
     """
 
     def __init__(self, path: Path, owner_uid: int) -> None:
@@ -58,7 +58,7 @@ class Page:
         return (found.st_dev, found.st_ino) != self._identity
 
     def _require_header(self, owner_uid: int) -> None:
-        magic, version, size, uid, _, _ = HEADER.unpack_from(self._map)
+        magic, version, size, uid, self.writer_pid, _ = HEADER.unpack_from(self._map)
         if magic != MAGIC:
             raise PageError(f"{self.path} is no page of this program: it begins with {magic!r}", _RESTART)
         if version != PAGE_VERSION or size != PAGE_SIZE:

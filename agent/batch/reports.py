@@ -17,9 +17,11 @@ import os
 import socket
 import struct
 import threading
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
+from agent.batch.forks import renew_in_children
 from agent.batch.layout import PageError
 
 MAGIC = b"agentrep"
@@ -40,6 +42,7 @@ _U32 = 0xFFFFFFFF
 # An agent looks at its socket once a tick; one that is not there may be started later.
 _ANSWER_NS = 50_000_000
 _RETRY_NS = 1_000_000_000
+_NEVER_NS = 1 << 63
 _PEER = struct.Struct("iII")
 
 
@@ -53,28 +56,36 @@ class ReportLink:
         """`path` is the agent's socket, `owner_uid` the user that it runs as."""
         self._path = path
         self._owner_uid = owner_uid
-        self._lock = threading.Lock()
-        self._begin()
         self.trouble = "nothing was reported yet"
+        self._forget()
+        self._lock = threading.Lock()
+        renew_in_children(self)
+
+    def begin_anew(self) -> None:
+        """In the child of a fork: the memory is the parent's, and the lock may be held by a thread of it."""
+        self._lock = threading.Lock()
+        if self._look_ns != _NEVER_NS:
+            self._leave("the process was forked", 0)
 
     def report(self, arrivals_ns: Sequence[int], start_ns: int, end_ns: int, pending: int) -> None:
-        """Tell of a batch: when its items arrived, when the handler had it, and how many items wait already."""
+        """Tell of a batch: when its items arrived, when the handler had it, and how many items wait already.
+
+        Raises `TypeError` for what is no whole number, `OverflowError` beyond 64 bits; so it does without an agent.
+        """
+        arrivals = array("q", arrivals_ns[-ARRIVALS:])
+        start_ns, end_ns, pending = array("q", (start_ns, end_ns, pending))
         with self._lock:
-            if self._pid != os.getpid():
-                self._leave("the process was forked", 0)  # the memory is the parent's
             if end_ns >= self._look_ns:
                 self._look(end_ns)
             if self._memory is not None:
-                self._write(self._memory, arrivals_ns, start_ns, end_ns, pending)
+                self._write(self._memory, len(arrivals_ns), arrivals, start_ns, end_ns, pending)
 
     def close(self) -> None:
         """Leave the agent."""
         with self._lock:
-            if self._pid == os.getpid():
-                self._leave("it was closed", 1 << 63)
+            self._leave("it was closed", _NEVER_NS)
 
-    def _begin(self) -> None:
-        self._pid = os.getpid()
+    def _forget(self) -> None:
         self._socket: socket.socket | None = None
         self._memory: mmap.mmap | None = None
         self._count = self._arrival_ring = memoryview(b"")
@@ -82,18 +93,16 @@ class ReportLink:
         self._look_ns = 0
 
     def _write(
-        self, memory: mmap.mmap, arrivals_ns: Sequence[int], start_ns: int, end_ns: int, pending: int
+        self, memory: mmap.mmap, items: int, arrivals: array[int], start_ns: int, end_ns: int, pending: int
     ) -> None:
         at = self._arrivals
-        for arrival_ns in arrivals_ns[-ARRIVALS:]:
+        for arrival_ns in arrivals:
             self._arrival_ring[at % ARRIVALS] = arrival_ns
             at += 1
         self._arrivals = at
         number = self._count[0]
         row = BATCHES_AT + number % BATCHES * BATCH.size
-        BATCH.pack_into(
-            memory, row, start_ns, end_ns, len(arrivals_ns), pending & _U32, number & _U32, at & _U32
-        )
+        BATCH.pack_into(memory, row, start_ns, end_ns, items, pending & _U32, number & _U32, at & _U32)
         # One aligned store of 64 bits, after what it counts.
         self._count[0] = number + 1
 
@@ -114,7 +123,9 @@ class ReportLink:
         try:
             if not message:
                 self._leave("the agent has gone", now_ns)
-            elif message != GRANTED or not fds:
+            elif message == GRANTED and not fds:
+                self._leave("no descriptor is left for the agent's memory", now_ns + _RETRY_NS)
+            elif message != GRANTED:
                 self._leave(message.decode(errors="replace"), now_ns + _RETRY_NS)
             else:
                 self._map(fds[0])
@@ -159,7 +170,7 @@ class ReportLink:
     def _leave(self, trouble: str, look_ns: int) -> None:
         if self._socket is not None:
             self._socket.close()
-        self._begin()
+        self._forget()
         self._look_ns = look_ns
         self.trouble = trouble
 

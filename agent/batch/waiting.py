@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Sequence
 from time import monotonic_ns
@@ -45,12 +46,12 @@ class Waiting(Generic[ItemT, FutureT]):
     def put(self, item: ItemT, arrival_ns: int | None, future: FutureT) -> bool:
         """Add an item; returns whether whoever waits for the next batch has to look again.
 
-        Raises `BatcherFullError`, and `ValueError` for an arrival that has not been yet.
+        Raises `BatcherFullError`, `ValueError` for an arrival that has not been yet, `TypeError` for one that is no
+        whole number.
         """
         now_ns = monotonic_ns()
-        if arrival_ns is None:
-            arrival_ns = now_ns
-        elif not 0 <= arrival_ns <= now_ns:
+        arrival_ns = now_ns if arrival_ns is None else operator.index(arrival_ns)
+        if not 0 <= arrival_ns <= now_ns:
             raise ValueError(f"arrival_ns={arrival_ns}: time.monotonic_ns() has not been there yet")
         if len(self._entries) >= self._capacity:
             raise BatcherFullError(

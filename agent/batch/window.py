@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import operator
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic_ns
 from typing import Self
 
+from agent.batch.forks import renew_in_children
 from agent.batch.layout import (
     DEFAULT_PAGE,
     MAX_VALIDITY_NS,
@@ -50,19 +52,25 @@ class BatchWindow:
     ) -> None:
         """`owner_uid` is the user that the agent runs as: only a page of theirs is believed.
 
-        Raises `ValueError` for a name that no page can have.
+        Raises `ValueError` for a name that no page can have, or a default of no items or a negative wait; `TypeError`
+        for one that is not in whole numbers.
         """
         self._followed = FollowedPage(page_path(state_dir, page), owner_uid)
-        self._default = Window(default.max_wait_us, default.max_items)
+        self._default = _checked(default)
         self._link = ReportLink(socket_path(state_dir, page), owner_uid)
         # What `read` looks at: `_current` is right while the sequence number stands and `_until_ns` has not passed.
         self._seq = 0
         self._until_ns = 0
         self._current = self._default
-        self._lock = threading.Lock()
         self.trouble = ""
         """Why the default holds; empty while an agent's window does."""
+        self.begin_anew()
+        renew_in_children(self)
         self.read()
+
+    def begin_anew(self) -> None:
+        """In the child of a fork: no thread of the parent's holds anything here."""
+        self._lock = threading.Lock()
 
     def read(self) -> Window:
         """The window that holds now."""
@@ -112,7 +120,9 @@ class BatchWindow:
 
     def _believe(self, found: PublishedWindow, now_ns: int) -> None:
         if found.valid_until_ns == 0:
-            self._use_default("the agent has no window to give", now_ns + LOOK_NS)
+            self._use_default(
+                "the agent has no window to give: its status view and telemetry say why", now_ns + LOOK_NS
+            )
         elif found.valid_until_ns <= now_ns:
             raise PageError(
                 f"the agent has not written {self._followed.path} for a while", "see whether it still runs"
@@ -132,3 +142,11 @@ class BatchWindow:
         if trouble != self.trouble:
             self.trouble = trouble
             _log.warning("the default batch window holds: %s", trouble)
+
+
+def _checked(default: Window) -> Window:
+    """The default as a consumer gets it: one that holds no item would never be closed."""
+    max_wait_us, max_items = operator.index(default.max_wait_us), operator.index(default.max_items)
+    if max_wait_us < 0 or max_items < 1:
+        raise ValueError(f"a window of {max_wait_us} us and {max_items} items: no batch can be formed by it")
+    return Window(max_wait_us, max_items)

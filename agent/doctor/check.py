@@ -140,6 +140,7 @@ _HOST_GROUPS = {
     "clocks": "agent.doctor.clocks",
     "cpus": "agent.doctor.cpus",
     "network stack": "agent.doctor.network",
+    "batch windows": "agent.doctor.pages",
 }
 _INTERFACE_MODULES = (
     "agent.doctor.interface",

@@ -195,6 +195,40 @@ def test_the_agent_is_told_of_each_batch(tmp_path: Path) -> None:
         assert told.latency_ns.tolist() == [int(told.end_ns[0]) - arrived_ns]
 
 
+def test_an_arrival_that_is_no_whole_number_is_refused(tmp_path: Path) -> None:
+    """Seconds as a float are not taken for ns: whoever submits is told, and the batcher goes on."""
+    with threaded(doubled, tmp_path, Window(0, 1)) as batcher:
+        with pytest.raises(TypeError, match="float"):
+            batcher.submit(1, arrival_ns=time.monotonic())  # type: ignore[arg-type]
+        assert batcher.submit(1).result(TIMEOUT_S) == 2
+
+
+def test_after_a_fork_the_child_handles_its_own_items(tmp_path: Path) -> None:
+    """A server that loads the service and then forks its workers: each has a thread, none the parent's items."""
+    with threaded(doubled, tmp_path, Window(HOUR_US, 2)) as batcher:
+        waiting = batcher.submit(1)
+        child = os.fork()
+        if child == 0:
+            futures = [batcher.submit(item) for item in (10, 20)]
+            os._exit(sum(future.result(TIMEOUT_S) or 0 for future in futures))
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 60
+        assert batcher.submit(2).result(TIMEOUT_S) == 4
+        assert waiting.result(TIMEOUT_S) == 2
+
+
+def test_a_fork_while_locks_are_held_leaves_the_child_free(tmp_path: Path) -> None:
+    """The thread that held a lock at the fork does not exist in the child, which does not wait for it."""
+    with threaded(doubled, tmp_path, Window(0, 1)) as batcher:
+        window = batcher.window
+        with batcher._news, window._lock, window._link._lock:
+            child = os.fork()
+            if child == 0:
+                os._exit(batcher.submit(10).result(TIMEOUT_S) or 0)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 20
+
+
 # ---- asyncio ---------------------------------------------------------------------------------------------------
 
 
@@ -287,3 +321,67 @@ def test_a_cancelled_task_leaves_the_others(tmp_path: Path) -> None:
 
     assert asyncio.run(asyncio.wait_for(run(), TIMEOUT_S)) == 1
     assert batches == [[1, 2]]
+
+
+def test_a_handler_whose_helper_was_cancelled_fails_its_batch_only(tmp_path: Path) -> None:
+    """A task that a handler waits for may be cancelled: its items are, and the next batch is handled."""
+
+    async def handler(items: list[int]) -> list[int]:
+        if items == [1]:
+            helper = asyncio.create_task(asyncio.sleep(TIMEOUT_S))
+            helper.cancel()
+            await helper
+        return doubled(items)
+
+    async def run() -> int | None:
+        async with in_loop(handler, tmp_path, Window(0, 1)) as batcher:
+            with pytest.raises(asyncio.CancelledError):
+                await batcher.submit(1)
+            return await batcher.submit(2)
+
+    assert asyncio.run(asyncio.wait_for(run(), TIMEOUT_S)) == 4
+
+
+def test_nobody_waits_for_a_batcher_that_was_cancelled(tmp_path: Path) -> None:
+    """Whoever cancels all tasks cancels the batcher: its items end as cancelled, later ones are refused."""
+
+    async def run() -> list[object]:
+        batcher = in_loop(doubled_later, tmp_path, Window(HOUR_US, 2))
+        others = asyncio.all_tasks()
+        batcher.start()
+        (own,) = asyncio.all_tasks() - others
+        tasks = [asyncio.create_task(batcher.submit(1))]
+        await asyncio.sleep(0)
+        own.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        with pytest.raises(RuntimeError, match="does not run"):
+            await batcher.submit(2)
+        await batcher.close()
+        return list(results)
+
+    (result,) = asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))
+    assert isinstance(result, asyncio.CancelledError)
+
+
+def test_another_event_loop_is_refused(tmp_path: Path) -> None:
+    """A result could not wake a task of another thread's loop: it is told so instead of waiting for ever."""
+
+    async def run() -> None:
+        async with in_loop(doubled_later, tmp_path, Window(0, 1)) as batcher:
+            with pytest.raises(RuntimeError, match="another event loop"):
+                await asyncio.to_thread(asyncio.run, batcher.submit(1))
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))
+
+
+def test_a_closed_batcher_is_not_started_again(tmp_path: Path) -> None:
+    """It has left the agent; a service that is started twice needs one each time."""
+
+    async def run() -> None:
+        batcher = in_loop(doubled_later, tmp_path, Window(0, 1))
+        async with batcher:
+            pass
+        with pytest.raises(RuntimeError, match="make another one"):
+            batcher.start()
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))

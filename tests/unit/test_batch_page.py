@@ -201,6 +201,19 @@ def test_a_page_with_something_wrong_is_refused(
     assert cause in window.trouble
 
 
+@pytest.mark.parametrize("default", [Window(-1, 1), Window(0, 0), Window(0, -1)])
+def test_a_default_that_closes_no_batch_is_refused(tmp_path: Path, default: Window) -> None:
+    """A batch of no items would be waited for without end."""
+    with pytest.raises(ValueError, match="no batch can be formed"):
+        BatchWindow(default=default, state_dir=tmp_path)
+
+
+def test_a_default_that_is_no_whole_number_is_refused(tmp_path: Path) -> None:
+    """Half an item is nothing to count to."""
+    with pytest.raises(TypeError, match="float"):
+        BatchWindow(default=Window(0, 2.5), state_dir=tmp_path)  # type: ignore[arg-type]
+
+
 def test_another_users_page_is_refused(tmp_path: Path, publisher: PagePublisher) -> None:
     """Only the agent's user can have written what is believed."""
     publisher.publish_window(published(time.monotonic_ns()))

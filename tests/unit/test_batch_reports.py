@@ -163,6 +163,42 @@ def test_random_memory_is_survived(tmp_path: Path, still: ConsumerServer, count:
     connection.close()
 
 
+def test_a_count_beyond_reason_is_not_taken_for_missed_batches(tmp_path: Path, still: ConsumerServer) -> None:
+    """Consumers that claim 2^64 batches each don't bring the sum beyond what telemetry can tell."""
+    for _ in range(2):
+        connection, memory, fd = memory_of(tmp_path, still)
+        memory[reports.COUNT_AT : reports.COUNT_AT + 8] = b"\xff" * 8
+        assert still.poll() == []
+        os.close(fd)
+        connection.close()
+    assert (still.missed, still.refused) == (0, 2)
+
+
+def test_reports_that_are_no_whole_numbers_are_refused_without_an_agent_too(tmp_path: Path) -> None:
+    """A mistake is seen where it is made, not on the first host that has an agent."""
+    window = BatchWindow(state_dir=tmp_path, owner_uid=UID)
+    with pytest.raises(TypeError, match="float"):
+        window.report([1.5], 1, 2)  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="float"):
+        window.report([1], 1, 2.5)  # type: ignore[arg-type]
+    with pytest.raises(OverflowError):
+        window.report([1 << 63], 1, 2)
+
+
+def test_a_consumer_without_descriptors_says_so(tmp_path: Path, server: ConsumerServer) -> None:
+    """The memory comes as a descriptor: a process that may open none has no exception, but the cause."""
+    consumer = Reporter(tmp_path)
+    consumer.report(1)
+    server.poll()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        consumer.report(1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "no descriptor is left" in consumer.window.report_trouble
+
+
 def test_the_memory_cannot_be_cut_short(tmp_path: Path, server: ConsumerServer) -> None:
     """A consumer that truncates its memory would end the agent by SIGBUS: the seals forbid it."""
     connection, _, fd = memory_of(tmp_path, server)

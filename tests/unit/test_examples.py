@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +22,7 @@ import pytest
 from agent.batch.consumers import ConsumerServer
 from agent.batch.layout import PublishedWindow
 from agent.batch.publisher import PagePublisher
+from tools.examples.fastapi_service import create_app
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the examples believe pages of root alone")
 
@@ -133,3 +136,30 @@ def test_it_answers_in_batches_by_the_agents_window(
             sizes |= {batch for _, batch in found}
             reported += sum(int(told.items.sum()) for told in server.poll())
         assert 1 < max(sizes) <= 8
+
+
+def test_the_fastapi_app_may_be_started_again(tmp_path: Path) -> None:
+    """As test clients do with one app: each start has a batcher of its event loop."""
+    app = create_app(tmp_path)
+
+    async def start() -> object:
+        async with app.router.lifespan_context(app):
+            return await app.state.batcher.submit(bytes([9, 11]))
+
+    assert [asyncio.run(start()) for _ in range(2)] == [(10.0, 1), (10.0, 1)]
+
+
+def test_the_socket_loop_ends_by_ctrl_c(tmp_path: Path) -> None:
+    """Without a traceback."""
+    port = free_port(socket.SOCK_DGRAM)
+    command = [sys.executable, "-m", "tools.examples.socket_service", str(port)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    try:
+        send(port, bytes([9, 11]))
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0
+    assert b"Traceback" not in said

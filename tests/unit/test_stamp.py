@@ -117,6 +117,25 @@ def test_beyond_the_model_there_is_no_time(tmp_path: Path, publisher: PagePublis
     assert own.trouble == ""
 
 
+def test_who_asks_for_mono_alone_finds_a_killed_agents_successor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed agent's page stays as it was, with a model that reaches no further; the next agent's is another file."""
+    now_ns = NOW_NS
+    monkeypatch.setattr(stamp, "monotonic_ns", lambda: now_ns)
+    killed = PagePublisher(tmp_path, "default")
+    killed.publish_clocks(NOW_NS, [a_clock()])
+    own = clock(tmp_path)
+    assert own.mono(PHC_NS) is not None
+    os.close(killed._lock)  # as the kernel does for a process that is killed
+    with PagePublisher(tmp_path, "default") as publisher:
+        publisher.publish_clocks(NOW_NS, [a_clock(epoch=4, valid_until_ns=NOW_NS + 9 * S)])
+        now_ns += 3 * S
+        assert own.mono(PHC_NS + 3 * S) is None
+        now_ns += S
+        assert own.mono(PHC_NS + 3 * S) is not None
+
+
 def test_before_a_jump_there_is_no_time(tmp_path: Path, publisher: PagePublisher) -> None:
     """The present model says nothing about what the clock showed before it jumped."""
     own = clock(tmp_path)

@@ -32,19 +32,19 @@ async def infer(frames: list[bytes]) -> list[tuple[float, int]]:
 
 def create_app(state_dir: Path = STATE_DIR) -> FastAPI:
     """The service; `state_dir` is the agent's."""
-    batcher = AsyncBatcher(infer, default=Window(max_wait_us=5_000, max_items=16), state_dir=state_dir)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with batcher:
+        # Here, not outside: a batcher belongs to one event loop, and an app may be started more than once.
+        default = Window(max_wait_us=5_000, max_items=16)
+        async with AsyncBatcher(infer, default=default, state_dir=state_dir) as app.state.batcher:
             yield
 
     app = FastAPI(lifespan=lifespan)
 
     @app.post("/brightness")
     async def answer(request: Request) -> dict[str, float | int]:
-        result = await batcher.submit(await request.body())
-        assert result is not None
+        result = await app.state.batcher.submit(await request.body())
         return {"brightness": result[0], "batch": result[1]}
 
     return app

@@ -11,6 +11,7 @@ from __future__ import annotations
 import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from agent.batch import BatchWindow, Window
@@ -69,4 +70,5 @@ def serve(port: int, state_dir: Path = STATE_DIR) -> None:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    with suppress(KeyboardInterrupt):
+        serve(int(sys.argv[1]))
