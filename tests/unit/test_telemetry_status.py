@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
+import threading
 from typing import Any
 
 import pytest
@@ -103,22 +105,27 @@ def test_foreign_text_cannot_steer_the_terminal() -> None:
 def painted(view_arguments: dict[str, Any], frames: list[Any]) -> bytes:
     """What a terminal receives for these frames, each a second after the one before."""
     ours, theirs = pty.openpty()
+    shown = bytearray()
+
+    def read() -> None:
+        # A terminal's buffer holds some pictures only. Its end is an error: EIO.
+        with contextlib.suppress(OSError):
+            while data := os.read(ours, 65536):
+                shown.extend(data)
+
+    reader = threading.Thread(target=read)
+    reader.start()
     try:
         moments = iter(range(1000))
         view = StatusView(theirs, clock=lambda: float(next(moments)), **view_arguments)
         for frame in frames:
             view.put(frame)
         assert view.close(10.0)
-        shown = b""
-        os.set_blocking(ours, False)
-        while True:
-            try:
-                shown += os.read(ours, 65536)
-            except BlockingIOError:
-                return shown
     finally:
-        os.close(ours)
         os.close(theirs)
+        reader.join()
+        os.close(ours)
+    return bytes(shown)
 
 
 def test_painter_repaints_in_place() -> None:
