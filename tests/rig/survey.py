@@ -105,7 +105,7 @@ class Ran:
     def said(self) -> str:
         """Its refusal, or its reasons and the notes that explain what is in force."""
         if self.code:
-            return " ".join(self.stderr.split())
+            return " ".join(self.stderr.replace(f"{testnic.REPOSITORY}/", "").split())
         (hello,) = self.of_kind("hello")
         notes = [note for frame in self.of_kind("health") for note in frame["notes"]]
         return "; ".join([*hello["interfaces"][0]["reasons"], *notes])
