@@ -49,16 +49,25 @@ struct run {
 	double tau_s;
 };
 
+/* What the figures of a run are made of at any horizon h: weighted sums over its members of offset x and drift g above
+ * those of its first member, of the third state z, and of their variances. With what the third state adds to the offset
+ * by then, a z, a member's figure is x + h g + a z; its variance is
+ * P00 + 2 h P01 + h^2 P11 + a (2 (P02 + h P12) + a P22) + h white + h^3 walk / 3 + q00 third_var. */
+struct summary {
+	double weight;
+	double x, g, xx, xg, gg, p00, p01, p11, white, walk;
+	double z, xz, gz, zz, p02, p12, p22, third_var;
+};
+
 struct agent_bank {
 	int n, n_two, n_runs;
 	int first[AGENT_FAMILIES + 1]; /* where a family begins; the last: where all end */
 	double time_s, memory;
 	double family_weight[AGENT_FAMILIES];
-	/* Asked for several times between two changes. */
-	int drift_known;
-	struct agent_moments drift[AGENT_BANK_GROUPS];
+	int summed_up; /* whether the summaries are of the present state */
 	struct agent_member *members;
 	struct run *runs;
+	struct summary *summaries; /* one for each run */
 	double *column[N_COLUMNS];
 	double cells[];
 };
@@ -90,7 +99,7 @@ struct agent_bank *agent_bank_new(const struct agent_member *members, int n, dou
 	int i, c;
 
 	bank = calloc(1, sizeof(*bank) + (size_t)n * (N_COLUMNS * sizeof(double) + sizeof(*members) +
-						      sizeof(struct run)));
+						      sizeof(struct run) + sizeof(struct summary)));
 	if (!bank)
 		return NULL;
 	bank->n = n;
@@ -98,7 +107,8 @@ struct agent_bank *agent_bank_new(const struct agent_member *members, int n, dou
 	for (c = 0; c < N_COLUMNS; c++)
 		bank->column[c] = bank->cells + (size_t)c * n;
 	bank->members = (struct agent_member *)(bank->cells + (size_t)N_COLUMNS * n);
-	bank->runs = (struct run *)(bank->members + n);
+	bank->summaries = (struct summary *)(bank->members + n);
+	bank->runs = (struct run *)(bank->summaries + n);
 	memcpy(bank->members, members, n * sizeof(*members));
 	for (i = 0; i < n; i++) {
 		const struct agent_member *m = &members[i];
@@ -202,7 +212,7 @@ static void weigh(struct agent_bank *bank)
 	}
 	for (g = 0; g < AGENT_FAMILIES; g++)
 		limit_range(score, first[g], first[g + 1], own[g], best);
-	bank->drift_known = 0;
+	bank->summed_up = 0;
 	sum = exponentials(score, weight, bank->n);
 	for (g = 0; g < AGENT_FAMILIES; g++)
 		bank->family_weight[g] = scale(weight, first[g], first[g + 1], 1.0 / sum);
@@ -328,156 +338,187 @@ void agent_bank_advance(struct agent_bank *bank, double time_s)
 	if (!(dt > 0.0))
 		return;
 	bank->time_s = time_s;
-	bank->drift_known = 0;
+	bank->summed_up = 0;
 	advance_two(bank, dt);
 	for (k = 0; k < bank->n_runs; k++)
 		if (bank->runs[k].from >= bank->n_two)
 			advance_three(bank, &bank->runs[k], dt);
 }
 
-/* Sums of one group, relative to the first member so that little cancels. */
-struct sums {
-	double weight, mean, within, square;
-};
-
-/* The members' own variances, and how far apart they are. Where that cancels all the same, it is no less than 0. */
-static double variance(const struct sums *s)
-{
-	double mean = s->mean / s->weight;
-	double between = s->square / s->weight - mean * mean;
-
-	return s->within / s->weight + (between > 0.0 ? between : 0.0);
-}
-
-static void add(struct sums *to, const struct sums *more)
-{
-	to->weight += more->weight;
-	to->mean += more->mean;
-	to->within += more->within;
-	to->square += more->square;
-}
-
-/* Of each family that has members, and of all. */
-static void moments(const struct sums *family, double first, struct agent_moments *out)
-{
-	struct sums group[AGENT_BANK_GROUPS] = {0};
-	int g;
-
-	for (g = 0; g < AGENT_FAMILIES; g++) {
-		group[g] = family[g];
-		add(&group[AGENT_BANK_ALL], &family[g]);
-	}
-	for (g = 0; g < AGENT_BANK_GROUPS; g++) {
-		out[g].mean = first + group[g].mean / group[g].weight;
-		out[g].var = variance(&group[g]);
-	}
-}
-
 AGENT_WIDE
-static struct sums forecast_two(const struct agent_bank *bank, const struct run *run, double h)
+static void sum_up_two(const struct agent_bank *bank, const struct run *run, struct summary *out)
 {
 	const double *restrict theta = bank->column[THETA], *restrict f = bank->column[DRIFT];
 	const double *restrict p00 = bank->column[P00], *restrict p01 = bank->column[P01];
 	const double *restrict p11 = bank->column[P11], *restrict white = bank->column[WHITE];
 	const double *restrict walk = bank->column[WALK], *restrict weight = bank->column[WEIGHT];
-	double first = theta[0], third = h / 3.0, sum = 0.0, mean = 0.0, within = 0.0, square = 0.0;
+	double first = theta[run->from], rate = f[run->from];
+	double sum = 0.0, sx = 0.0, sg = 0.0, sxx = 0.0, sxg = 0.0, sgg = 0.0;
+	double s00 = 0.0, s01 = 0.0, s11 = 0.0, s_white = 0.0, s_walk = 0.0;
 	int i;
 
-#pragma omp simd reduction(+ : sum, mean, within, square)
+#pragma omp simd reduction(+ : sum, sx, sg, sxx, sxg, sgg, s00, s01, s11, s_white, s_walk)
 	for (i = run->from; i < run->to; i++) {
-		double at = theta[i] - first + f[i] * h, w = weight[i];
-		double var = p00[i] + h * (2.0 * p01[i] + h * (p11[i] + walk[i] * third) + white[i]);
+		double w = weight[i], x = theta[i] - first, g = f[i] - rate, wx = w * x, wg = w * g;
 
 		sum += w;
-		mean += w * at;
-		within += w * (var > 0.0 ? var : 0.0);
-		square += w * at * at;
+		sx += wx;
+		sg += wg;
+		sxx += wx * x;
+		sxg += wx * g;
+		sgg += wg * g;
+		s00 += w * p00[i];
+		s01 += w * p01[i];
+		s11 += w * p11[i];
+		s_white += w * white[i];
+		s_walk += w * walk[i];
 	}
-	return (struct sums){sum, mean, within, square};
+	*out = (struct summary){.weight = sum,
+				.x = sx,
+				.g = sg,
+				.xx = sxx,
+				.xg = sxg,
+				.gg = sgg,
+				.p00 = s00,
+				.p01 = s01,
+				.p11 = s11,
+				.white = s_white,
+				.walk = s_walk};
 }
 
+/* Adds what three states have more. */
 AGENT_WIDE
-static struct sums forecast_three(const struct agent_bank *bank, const struct run *run, double h)
+static void sum_up_third(const struct agent_bank *bank, const struct run *run, struct summary *out)
 {
 	const double *restrict theta = bank->column[THETA], *restrict f = bank->column[DRIFT];
-	const double *restrict z = bank->column[THIRD], *restrict p00 = bank->column[P00];
-	const double *restrict p01 = bank->column[P01], *restrict p02 = bank->column[P02];
-	const double *restrict p11 = bank->column[P11], *restrict p12 = bank->column[P12];
-	const double *restrict p22 = bank->column[P22], *restrict white = bank->column[WHITE];
-	const double *restrict walk = bank->column[WALK], *restrict weight = bank->column[WEIGHT];
-	const double *restrict third_var = bank->column[THIRD_VAR];
-	struct third t = third_over(run, h);
-	double first = theta[0], third = h / 3.0, a = t.to_theta, sum = 0.0, mean = 0.0, within = 0.0,
-	       square = 0.0;
+	const double *restrict third = bank->column[THIRD], *restrict p02 = bank->column[P02];
+	const double *restrict p12 = bank->column[P12], *restrict p22 = bank->column[P22];
+	const double *restrict third_var = bank->column[THIRD_VAR], *restrict weight = bank->column[WEIGHT];
+	double first = theta[run->from], rate = f[run->from];
+	double sz = 0.0, sxz = 0.0, sgz = 0.0, szz = 0.0, s02 = 0.0, s12 = 0.0, s22 = 0.0, s_third = 0.0;
 	int i;
 
-#pragma omp simd reduction(+ : sum, mean, within, square)
+#pragma omp simd reduction(+ : sz, sxz, sgz, szz, s02, s12, s22, s_third)
 	for (i = run->from; i < run->to; i++) {
-		double at = theta[i] - first + f[i] * h + a * z[i], w = weight[i];
-		double var = p00[i] + h * (2.0 * p01[i] + h * (p11[i] + walk[i] * third) + white[i]) +
-			     a * (2.0 * (p02[i] + h * p12[i]) + a * p22[i]) + third_var[i] * t.q00;
+		double w = weight[i], wz = w * third[i];
 
-		sum += w;
-		mean += w * at;
-		within += w * (var > 0.0 ? var : 0.0);
-		square += w * at * at;
+		sz += wz;
+		sxz += wz * (theta[i] - first);
+		sgz += wz * (f[i] - rate);
+		szz += wz * third[i];
+		s02 += w * p02[i];
+		s12 += w * p12[i];
+		s22 += w * p22[i];
+		s_third += w * third_var[i];
 	}
-	return (struct sums){sum, mean, within, square};
+	out->z = sz, out->xz = sxz, out->gz = sgz, out->zz = szz;
+	out->p02 = s02, out->p12 = s12, out->p22 = s22, out->third_var = s_third;
 }
 
-void agent_bank_forecast(const struct agent_bank *bank, double horizon_s, struct agent_moments *out)
+static void sum_up(struct agent_bank *bank)
 {
-	struct sums family[AGENT_FAMILIES] = {0};
 	int k;
 
+	if (bank->summed_up)
+		return;
 	for (k = 0; k < bank->n_runs; k++) {
-		const struct run *run = &bank->runs[k];
-		struct sums sums = run->from < bank->n_two ? forecast_two(bank, run, horizon_s)
-							   : forecast_three(bank, run, horizon_s);
-
-		add(&family[run->family], &sums);
+		sum_up_two(bank, &bank->runs[k], &bank->summaries[k]);
+		if (bank->runs[k].from >= bank->n_two)
+			sum_up_third(bank, &bank->runs[k], &bank->summaries[k]);
 	}
-	moments(family, bank->column[THETA][0], out);
+	bank->summed_up = 1;
 }
 
-/* Sums of members' figures and variances, the figures relative to `first`. */
-AGENT_WIDE
-static struct sums sums_of(const double *restrict weight, const double *restrict value,
-			   const double *restrict var, double first, int from, int to)
+/* Figures of a group: sums of weights, of the members' variances, and of squares about the mean. */
+struct group {
+	double weight, mean, within, square;
+};
+
+/* Chan, Golub and LeVeque 1979: nothing cancels. */
+static void join(struct group *to, const struct group *more)
 {
-	double sum = 0.0, mean = 0.0, within = 0.0, square = 0.0;
-	int i;
+	double apart = more->mean - to->mean, weight = to->weight + more->weight;
 
-#pragma omp simd reduction(+ : sum, mean, within, square)
-	for (i = from; i < to; i++) {
-		double at = value[i] - first, w = weight[i];
-
-		sum += w;
-		mean += w * at;
-		within += w * var[i];
-		square += w * at * at;
-	}
-	return (struct sums){sum, mean, within, square};
+	if (!(more->weight > 0.0))
+		return;
+	to->mean += apart * more->weight / weight;
+	to->square += more->square + apart * apart * to->weight * more->weight / weight;
+	to->within += more->within;
+	to->weight = weight;
 }
 
-static void find_drift(struct agent_bank *bank)
+/* Of each family that has members, and of all. */
+static void tell_groups(const struct group *family, struct agent_moments *out)
 {
-	const double *f = bank->column[DRIFT];
-	struct sums family[AGENT_FAMILIES];
+	struct group group[AGENT_BANK_GROUPS] = {0};
 	int g;
 
-	for (g = 0; g < AGENT_FAMILIES; g++)
-		family[g] = sums_of(bank->column[WEIGHT], f, bank->column[P11], f[0], bank->first[g],
-				    bank->first[g + 1]);
-	moments(family, f[0], bank->drift);
-	bank->drift_known = 1;
+	for (g = 0; g < AGENT_FAMILIES; g++) {
+		group[g] = family[g];
+		join(&group[AGENT_BANK_ALL], &family[g]);
+	}
+	for (g = 0; g < AGENT_BANK_GROUPS; g++) {
+		out[g].mean = group[g].weight > 0.0 ? group[g].mean : NAN;
+		out[g].var = (group[g].within + group[g].square) / group[g].weight;
+	}
+}
+
+/* A group of figures `first` above which their sum is `sum`, and that of their squares `square`. */
+static struct group group_of(double first, double weight, double sum, double within, double square)
+{
+	double about_mean = square - sum * sum / weight;
+
+	return (struct group){weight, first + sum / weight, within > 0.0 ? within : 0.0,
+			      about_mean > 0.0 ? about_mean : 0.0};
+}
+
+static struct group forecast_run(const struct agent_bank *bank, int k, double h)
+{
+	const struct run *run = &bank->runs[k];
+	const struct summary *s = &bank->summaries[k];
+	double first = bank->column[THETA][run->from] + h * bank->column[DRIFT][run->from];
+	double sum = s->x + h * s->g, square = s->xx + h * (2.0 * s->xg + h * s->gg);
+	double within = s->p00 + h * (2.0 * s->p01 + h * (s->p11 + s->walk * h / 3.0) + s->white);
+
+	if (run->from >= bank->n_two) {
+		struct third t = third_over(run, h);
+		double a = t.to_theta;
+
+		sum += a * s->z;
+		square += a * (2.0 * (s->xz + h * s->gz) + a * s->zz);
+		within += a * (2.0 * (s->p02 + h * s->p12) + a * s->p22) + s->third_var * t.q00;
+	}
+	return group_of(first, s->weight, sum, within, square);
+}
+
+void agent_bank_forecast(struct agent_bank *bank, double horizon_s, struct agent_moments *out)
+{
+	struct group family[AGENT_FAMILIES] = {0};
+	int k;
+
+	sum_up(bank);
+	for (k = 0; k < bank->n_runs; k++) {
+		struct group run = forecast_run(bank, k, horizon_s);
+
+		join(&family[bank->runs[k].family], &run);
+	}
+	tell_groups(family, out);
 }
 
 void agent_bank_drift(struct agent_bank *bank, struct agent_moments *out)
 {
-	if (!bank->drift_known)
-		find_drift(bank);
-	memcpy(out, bank->drift, sizeof(bank->drift));
+	struct group family[AGENT_FAMILIES] = {0};
+	int k;
+
+	sum_up(bank);
+	for (k = 0; k < bank->n_runs; k++) {
+		const struct summary *s = &bank->summaries[k];
+		struct group run =
+		    group_of(bank->column[DRIFT][bank->runs[k].from], s->weight, s->g, s->p11, s->gg);
+
+		join(&family[bank->runs[k].family], &run);
+	}
+	tell_groups(family, out);
 }
 
 /* What a member takes a sample's noise for, extra_var aside: what its own noise put into the figure goes out. */
@@ -497,7 +538,7 @@ struct agent_moments agent_bank_innovation(const struct agent_bank *bank, double
 	const double *restrict seen_white = bank->column[SEEN_WHITE], *restrict walk = bank->column[WALK];
 	const double *restrict weight = bank->column[WEIGHT];
 	double first = theta[0], sum = 0.0, mean = 0.0, within = 0.0, square = 0.0;
-	struct sums all;
+	struct group all;
 	int i;
 
 #pragma omp simd reduction(+ : sum, mean, within, square)
@@ -510,8 +551,8 @@ struct agent_moments agent_bank_innovation(const struct agent_bank *bank, double
 		within += w * (p00[i] + own);
 		square += w * at * at;
 	}
-	all = (struct sums){sum, mean, within, square};
-	return (struct agent_moments){first + mean / sum, variance(&all) + extra_var};
+	all = group_of(first, sum, mean, within, square);
+	return (struct agent_moments){all.mean, (all.within + all.square) / sum + extra_var};
 }
 
 /* A sample as the members see it. */
@@ -612,6 +653,7 @@ void agent_bank_forget_offset(struct agent_bank *bank)
 {
 	int i;
 
+	bank->summed_up = 0;
 	for (i = 0; i < bank->n; i++) {
 		bank->column[P00][i] = FORGOTTEN_VAR;
 		bank->column[P01][i] = bank->column[P02][i] = 0.0;
@@ -622,7 +664,7 @@ void agent_bank_admit(struct agent_bank *bank, double offset_var, double drift_v
 {
 	int i;
 
-	bank->drift_known = 0;
+	bank->summed_up = 0;
 	for (i = 0; i < bank->n; i++) {
 		bank->column[P00][i] += offset_var;
 		/* A locked clock's drift stays known: whether it is locked is for the weights to say. */
@@ -635,7 +677,7 @@ void agent_bank_limit_drift(struct agent_bank *bank, double var)
 {
 	int i;
 
-	bank->drift_known = 0;
+	bank->summed_up = 0;
 	for (i = 0; i < bank->n; i++)
 		if (bank->column[P11][i] > var)
 			bank->column[P11][i] = var;
@@ -645,6 +687,7 @@ void agent_bank_shift(struct agent_bank *bank, double offset)
 {
 	int i;
 
+	bank->summed_up = 0;
 	for (i = 0; i < bank->n; i++)
 		bank->column[THETA][i] += offset;
 }

@@ -56,7 +56,7 @@ void agent_bank_start(struct agent_bank *bank, double time_s, double theta, doub
 void agent_bank_advance(struct agent_bank *bank, double time_s);
 double agent_bank_time(const struct agent_bank *bank);
 /* The offset horizon_s after the bank's time, the noise of the way included: out[AGENT_BANK_GROUPS]. */
-void agent_bank_forecast(const struct agent_bank *bank, double horizon_s, struct agent_moments *out);
+void agent_bank_forecast(struct agent_bank *bank, double horizon_s, struct agent_moments *out);
 /* The drift: out[AGENT_BANK_GROUPS]. */
 void agent_bank_drift(struct agent_bank *bank, struct agent_moments *out);
 /* The weight of each family, AGENT_FAMILIES of them. */

@@ -494,8 +494,8 @@ static struct mixed mix(const struct agent_mixture *m, const struct opinion *o, 
 }
 
 /* What each voice expects at `at_s`; *ar is the autoregression's, NULL to ask it here. */
-static void consult(const struct agent_bank *bank, const struct agent_tracks *tracks, double at_s,
-		    const double *ar, struct choir *c)
+static void consult(struct agent_bank *bank, const struct agent_tracks *tracks, double at_s, const double *ar,
+		    struct choir *c)
 {
 	struct agent_moments bank_at[AGENT_BANK_GROUPS];
 	int v;
@@ -590,7 +590,7 @@ static void tell(const struct choir *c, const struct mixed *mixed, struct agent_
 		out->expert[e] = out->weight[e] > 0.0 ? c->all.mean + out->expert[e] / out->weight[e] : NAN;
 }
 
-void agent_mixture_forecast(const struct agent_mixture *m, const struct agent_bank *bank,
+void agent_mixture_forecast(const struct agent_mixture *m, struct agent_bank *bank,
 			    const struct agent_tracks *tracks, double time_s,
 			    const struct agent_readout *readout, struct agent_forecast *out)
 {

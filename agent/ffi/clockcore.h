@@ -119,7 +119,7 @@ struct agent_forecast {
 void agent_mixture_start(struct agent_mixture *mixture);
 /* A forecast per horizon from time_s, at or after the bank's: out[n_horizons]. `readout` is the sixth
  * expert's, or NULL. */
-void agent_mixture_forecast(const struct agent_mixture *mixture, const struct agent_bank *bank,
+void agent_mixture_forecast(const struct agent_mixture *mixture, struct agent_bank *bank,
 			    const struct agent_tracks *tracks, double time_s,
 			    const struct agent_readout *readout, struct agent_forecast *out);
 /* Keeps the forecast from the bank's time to score it later, at those horizons where it is time for one. */
