@@ -41,6 +41,9 @@ class FeedGroup(NamedTuple, Generic[ItemT]):
 class FeedAligner(Generic[ItemT]):
     """Forms groups of what several feeds deliver. Each feed has to deliver in the order of `taken_ns`.
 
+    Stamps that cannot be have to be kept out: one of far ahead says that nothing before it will come from its feed, and
+    when its group is closed all others are late. `PhcClock.mono` gives None for such a stamp.
+
     The oldest item that waits sets the instant, T. Its group takes what was taken up to T + tolerance, and is closed
     as soon as every feed has delivered something taken at T - tolerance or later; at the latest, when that item has
     waited for the timeout. Give groups to a batcher as its items, with `arrival_ns=group.last_arrival_ns`.
