@@ -16,7 +16,6 @@ from agent import hooks, tc
 from agent.errors import ConflictError, UnsupportedError
 from agent.ffi import records
 from agent.ffi.bpf import BpfObject, Link, ProgramSet, attach_xdp, flush_cpus, load
-from agent.ffi.loadwatch import LoadWatch
 from agent.ffi.records import CONFIG_DTYPE, WINDOW_DTYPE
 from agent.ffi.rings import Rings
 from agent.options import RunOptions
@@ -194,10 +193,6 @@ class Capture:
             if known == generation:
                 _add(grown, (int(head["queue"]), int(head["cpu"])), now - before)
         return grown
-
-    def watch(self, watch: LoadWatch) -> None:
-        """Let it glance at the delays up to the stamping hook."""
-        watch.add_delays(self._slots, self._hists)
 
     def stack_delays(self) -> tuple[Delays, Delays]:
         """Delay of sampled packets up to the stack's entry, by the CPU behind RPS.

@@ -61,11 +61,6 @@ class IrqTrace:
         self._maps = None
         self._stack.close()
 
-    @property
-    def cpus(self) -> npt.NDArray[Any] | None:
-        """The map `irq_cpus`; None while it is stopped."""
-        return None if self._maps is None else self._maps[0]
-
     def sample(self, mono_ns: int) -> IrqActivity | None:
         """What happened since the previous call; nothing in the first. None while it is stopped."""
         if self._maps is None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import resource
-import signal
 import socket
 import time
 from collections.abc import Iterable, Sequence
@@ -38,11 +37,9 @@ from agent.control.plan import LaneReport
 from agent.errors import AgentError, ConflictError, PartialError, UsageError
 from agent.ffi.clocks import adjtimex_state, clock_pairs
 from agent.ffi.hwtstamp import HwtstampConfig, hwtstamp_config
-from agent.ffi.loadwatch import LoadWatch, Motion
 from agent.ffi.mempolicy import bind_memory, migrate_own_memory
 from agent.ffi.phc import Phc
 from agent.ffi.records import WINDOW_DTYPE, WindowArray
-from agent.ffi.timeslice import ask_for_short_slices
 from agent.fixes import IdleLimit, binds_memory
 from agent.hooks import read_facts
 from agent.host.activity import traced
@@ -59,7 +56,7 @@ from agent.phcreader import PhcReader, PhcReading
 from agent.pins import unpin
 from agent.refclock import Refclock
 from agent.rewrite import TimestampRewrite
-from agent.signals import end_signals
+from agent.signals import wait_for_end_signal
 from agent.telemetry.encode import Encoder, delay_rows, host_facts
 from agent.telemetry.schema import Frame, InterfaceHealth, SinkHealth
 
@@ -68,10 +65,6 @@ if TYPE_CHECKING:
 
 # Three ticks: its delays and load need some packets, and reading them costs more than a tick.
 _CONTROL_NS = 600_000_000
-# While a change settles each tick counts: what makes it worse is not left for long.
-_SETTLING_NS = 200_000_000
-# A load that moved is answered by what so many ns show of it: some hundred packets of each queue, a few clock ticks.
-_ANSWER_NS = 20_000_000
 _HEALTH_NS = 1_000_000_000
 _PAIRS = 5
 
@@ -145,7 +138,6 @@ class Loop:
         self._alignment = Alignment()
         self._journals: dict[str, Journal] = {}
         self._degrade = DegradeLadder()
-        self._load_watch = LoadWatch()
         self._notes: list[str] = []
         self.reports: list[LaneReport] = []
         """What the controller would do with each queue, and why: filled in when the run ends."""
@@ -161,7 +153,6 @@ class Loop:
 
         `hold_end_signals` has to be called before.
         """
-        ask_for_short_slices()
         with ExitStack() as stack:
             self._open(stack)
             self._hello()
@@ -189,7 +180,6 @@ class Loop:
         self._notes += self._controller.notes
         for leaf in leaves:
             self._watches.append(self._watch(leaf, host, stack))
-            self._watches[-1].capture.watch(self._load_watch)
         if options.refclock is not None:
             self._refclock = self._feed(options.refclock, self._watches[0])
             stack.callback(self._refclock.close)
@@ -238,7 +228,6 @@ class Loop:
             self._irq_trace.start()
         except AgentError as error:
             self._notes.append(f"interrupts and softirqs are not traced: {error.what}")
-        self._load_watch.follow_cpus(self._irq_trace.cpus)
 
     def _trace_consumers(self, paths: HostPaths, stack: ExitStack) -> ConsumerTrace:
         """Watch what reaches the consumers; where the kernel refuses, as far as it lets us."""
@@ -342,14 +331,15 @@ class Loop:
         due, control_due, health_due = start, start + _CONTROL_NS, start + _HEALTH_NS
         while True:
             due += self._tick_ns
-            ended_by = self._wait_until(due)
+            wait_s = max(0.0, (due - time.monotonic_ns()) / 1e9)
+            ended_by = wait_for_end_signal(wait_s)
             if ended_by is not None:
                 return ended_by
             began = time.monotonic_ns()
             self._tick(began)
             if began >= control_due:
                 self._control(began)
-                control_due = began + (_SETTLING_NS if self._controller.settling else _CONTROL_NS)
+                control_due = began + _CONTROL_NS
             if began >= health_due:
                 self._keep_up(began)
                 health_due = began + _HEALTH_NS
@@ -364,24 +354,6 @@ class Loop:
                 return self._output.closed_reason
             if all(watch.gone for watch in self._watches):
                 return "nothing is left to capture on"
-
-    def _wait_until(self, due_ns: int) -> str | None:
-        """Wait for a tick; returns the name of the signal that ended it, if any. A load that moves is answered."""
-        signals = end_signals()
-        while True:
-            until_ns = due_ns
-            if self._controller.urgent:
-                until_ns = min(due_ns, time.monotonic_ns() + _ANSWER_NS)
-            found = self._load_watch.wait(until_ns, signals)
-            if isinstance(found, int):
-                return signal.Signals(found).name
-            now_ns = time.monotonic_ns()
-            if found is Motion.MOVED:
-                self._controller.load_moved(now_ns)
-            if self._controller.urgent:
-                self._control(now_ns)
-            if now_ns >= due_ns:
-                return None
 
     def _tick(self, mono_ns: int) -> None:
         """Ring → array → clock → the kernel's model, for every interface."""
@@ -518,10 +490,9 @@ class Loop:
         from_stamp, from_xdp = capture.stack_delays()
         rows = [*delay_rows("hook", hook), *delay_rows("stack", from_stamp or from_xdp)]
         self._output.put(self._encoder.delay(mono_ns, name, span_ns, rows))
-        if span_ns >= self._tick_ns // 2:  # else the windows of these packets are not drained yet
-            decided = capture.adapt(sum(watch.packets.values()), span_ns / 1e9)
-            if decided is not None:
-                self._notes.append(f"{name}: {decided}")
+        decided = capture.adapt(sum(watch.packets.values()), span_ns / 1e9)
+        if decided is not None:
+            self._notes.append(f"{name}: {decided}")
         tx_packets = capture.tx_usage().astype(np.int64)
         observation = InterfaceObservation(
             hook_delays=hook,
@@ -541,7 +512,6 @@ class Loop:
         """Events of the controller, as frames; a change on the packets' way is announced to the clocks."""
         for event in events:
             if isinstance(event, ChangeEvent):
-                self._load_watch.rebase()
                 for watch in self._watches:
                     if watch.interface.name == event.ifname:
                         watch.clocks.setting_changed(
@@ -639,7 +609,6 @@ class Loop:
         self._tell(self._controller.set_level(level.name, mono_ns))
         held_back = ("frozen", "safe")
         if level.name in held_back and before.name not in held_back:
-            self._load_watch.follow_cpus(None)
             self._irq_trace.stop()
         elif before.name in held_back and level.name not in held_back:
             self._trace_irqs()

@@ -10,15 +10,20 @@ import signal
 
 
 def hold_end_signals() -> None:
-    """Block them, for whoever waits for `end_signals`; call it before anything heavy is imported.
+    """Block them for `wait_for_end_signal`; call it before anything heavy is imported.
 
     A thread inherits the mask of its maker. One that was made before (numpy's BLAS has some, unless told otherwise)
     would be given the signal, and the process would die of it without putting anything back.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, end_signals())
+    signal.pthread_sigmask(signal.SIG_BLOCK, _end_signals())
 
 
-def end_signals() -> set[signal.Signals]:
-    """Those that end a run."""
+def wait_for_end_signal(timeout_s: float) -> str | None:
+    """The name of the one that came, waited for at most so long; None if none did."""
+    caught = signal.sigtimedwait(_end_signals(), timeout_s)
+    return None if caught is None else signal.Signals(caught.si_signo).name
+
+
+def _end_signals() -> set[signal.Signals]:
     hangup = set() if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else {signal.SIGHUP}
     return {signal.SIGINT, signal.SIGTERM} | hangup

@@ -16,16 +16,7 @@ from agent.control.events import ChangeEvent, ConflictEvent, EffectEvent, Event,
 from agent.control.guard import Guard, TickSample, Timing, Verdict
 from agent.control.journal import Journal, Restored
 from agent.control.observation import Delays, InterfaceObservation, Observation
-from agent.control.plan import (
-    TOO_FEW_PACKETS,
-    Change,
-    Lane,
-    LaneReport,
-    Limits,
-    Plan,
-    plan_interface,
-    report_lanes,
-)
+from agent.control.plan import Change, Lane, LaneReport, Limits, Plan, plan_interface, report_lanes
 from agent.control.quantiles import NO_FIGURES
 from agent.control.settings import Setting, is_gone, kind_of
 from agent.control.txplan import TxUsage, plan_tx
@@ -48,36 +39,19 @@ _SILENT_NS = 3_000_000_000
 _HOLD_OFF_NS = 600_000_000_000
 _SET_ASIDE_NS = 30_000_000_000
 _SET_ASIDE_MAX_NS = 1_800_000_000_000
-# So long the answer to a load that moved waits for packets to tell by.
-_URGENT_NS = 500_000_000
-# What failed under another load than this may be right now.
-_OTHER_SOFT = 0.2
-_OTHER_USER = 0.4
 # A change whose interface shows no tick any more is undone after this.
 _VANISHED_NS = 5_000_000_000
 _UNMEASURED = (NO_FIGURES, NO_FIGURES)
 
 # Which delay shows what a lever does, best first. From the hook to the stack only the handing over (RPS) is seen; what
-# comes before, where the polling CPU's own load shows, needs the hardware stamp. At the hook every packet counts, at
-# the stack's entry a sample.
+# comes before, where the polling CPU's own load shows, needs the hardware stamp.
 _MEASURES = {
     "rps": ("hw_to_stack", "xdp_to_stack"),
-    "irq": ("hw_to_hook", "hw_to_stack"),
-    "napi": ("hw_to_hook", "hw_to_stack"),
+    "irq": ("hw_to_stack", "hw_to_hook"),
+    "napi": ("hw_to_stack", "hw_to_hook"),
     # No lever of its own: what coalescing, the interface's, does shows there as well.
     "": ("hw_to_stack", "hw_to_hook"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _SetAside:
-    """An idea that did not help, and under which load of its CPU."""
-
-    until_ns: int
-    delay_ns: int
-    cpu: int
-    soft: float
-    user: float
 
 
 @dataclass(slots=True)
@@ -148,10 +122,7 @@ class Controller:
         self._known: dict[Setting, bytes] = {}
         self._unmanageable: dict[Setting, str] = {}
         self._refused_cpus: dict[str, frozenset[int]] = {}
-        self._set_aside: dict[tuple[str, bytes], _SetAside] = {}
-        self._urgent_until_ns = 0
-        self._moved = False
-        self._settled_ns = 0
+        self._set_aside: dict[tuple[str, bytes], tuple[int, int]] = {}
         self._written: dict[str, set[Setting]] = {}
         self._plans = 0
         self._activity: IrqActivity | None = None
@@ -172,10 +143,6 @@ class Controller:
         if not self._last_ns:
             self._next_plan_ns = now_ns + _BASELINE_NS
         self._last_ns = now_ns
-        events: list[Event] = []
-        if self._moved:
-            self._begin_anew(events, now_ns)
-            return events
         self._model.observe_load(observation.load, observation.consumers.values())
         self._activity = observation.activity
         samples = {
@@ -184,7 +151,8 @@ class Controller:
             if (state := self._interfaces.get(name)) is not None
         }
         if self._level in ("frozen", "safe"):
-            return events
+            return []
+        events: list[Event] = []
         if self._in_flight is not None:
             sample = samples.get(self._in_flight[1].interface.name)
             if sample is not None:
@@ -192,7 +160,7 @@ class Controller:
                 self._watch_flight(sample, events, now_ns)
             elif now_ns - self._flight_seen_ns > _VANISHED_NS:
                 self._abandon("its interface is gone", events, now_ns)
-        elif self.urgent or now_ns >= self._next_plan_ns:
+        elif now_ns >= self._next_plan_ns:
             began_ns = self._cpu_time_ns()
             for state in self._interfaces.values():
                 self._consider(state, events, now_ns)
@@ -202,47 +170,7 @@ class Controller:
             is_wanted = any(state.wanted for state in self._interfaces.values())
             usual_ns = _PLAN_NS if is_wanted else _IDLE_PLAN_NS
             self._next_plan_ns = now_ns + min(max(usual_ns, _PLAN_SHARE * cost_ns), _PLAN_MAX_NS)
-        if self._urgent_until_ns and (now_ns >= self._urgent_until_ns or not self._waits_for_packets()):
-            self._urgent_until_ns = 0
         return events
-
-    @property
-    def urgent(self) -> bool:
-        """Whether the load moved and no plan answered it yet: the next tick should come soon."""
-        return bool(self._urgent_until_ns)
-
-    @property
-    def settling(self) -> bool:
-        """Whether a change was made so lately that it is watched closely."""
-        return self._in_flight is not None and self._last_ns < self._settled_ns
-
-    def load_moved(self, now_ns: int) -> None:
-        """The load is another one, since a moment ago: the next tick is of both, and the one after it is answered.
-
-        What was measured is remembered as of the old load. The plan is made of what that one tick shows, by what the
-        model predicts, and is judged afterwards as ever.
-        """
-        if self._level not in ("frozen", "safe"):
-            self._moved, self._urgent_until_ns = True, now_ns + _URGENT_NS
-
-    def _begin_anew(self, events: list[Event], now_ns: int) -> None:
-        """Forget the old load. A change in flight cannot be judged by it any more: it stays until the next plan."""
-        self._moved = False
-        if self._in_flight is not None:
-            self._abandon("the load moved while it was judged", events, now_ns, undo=False)
-        self._model.load_moved()
-        for state in self._interfaces.values():
-            state.history.clear()
-            state.wanted_times = 0
-            for lane in state.lanes:
-                lane.record.load_moved()
-
-    def _waits_for_packets(self) -> bool:
-        """Nothing is in flight, and a plan could not be made for want of packets."""
-        plans = [state.plan for state in self._interfaces.values()]
-        return self._in_flight is None and any(
-            plan is not None and plan.decided_by == TOO_FEW_PACKETS for plan in plans
-        )
 
     def set_level(self, level: str, now_ns: int) -> list[Event]:
         """Follow the degrade ladder: `frozen` undoes what is in flight and plans no more, `safe` undoes everything."""
@@ -261,7 +189,7 @@ class Controller:
         reports = []
         for name, state in self._interfaces.items():
             lanes = self._lanes(state, [], now_ns)
-            plan = state.plan or Plan(name, (), "nothing was measured yet", TOO_FEW_PACKETS)
+            plan = state.plan or Plan(name, (), "nothing was measured yet", "too few packets")
             for lane, report in zip(lanes, report_lanes(lanes, plan, now_ns), strict=True):
                 reports.append(replace(report, cause=self._cause(state, lane.queues, now_ns)))
         return reports
@@ -353,7 +281,7 @@ class Controller:
             self._set_aside_now(now_ns),
             self._refused_cpus,
         )
-        plan = plan_interface(state.interface.name, lanes, self._model, limits, now_ns, hurried=self.urgent)
+        plan = plan_interface(state.interface.name, lanes, self._model, limits, now_ns)
         if not plan.changes and state.tx.shared:
             plan = self._plan_tx(state, now_ns) or plan
         if not plan.changes and state.coalesce is not None:
@@ -367,8 +295,7 @@ class Controller:
             self._tell(state, plan, events, now_ns)
             return
         seconds = sum(sample.seconds for _, sample in state.history)
-        lasts = state.wanted_times >= _SUSTAINED and seconds * 1e9 >= _BASELINE_NS
-        if lasts or self.urgent:
+        if state.wanted_times >= _SUSTAINED and seconds * 1e9 >= _BASELINE_NS:
             self._apply(state, plan, events, now_ns)
 
     def _plan_tx(self, state: _InterfaceState, now_ns: int) -> Plan | None:
@@ -485,7 +412,6 @@ class Controller:
         lever = _lever(state.interface, values)
         if lever != lane.lever:
             lane.lever = lever
-            lane.record.in_thread = lever == "napi"
             lane.measure = ""
             self._follow_measure(state, lane, now_ns)
         lane.value = values.get(lever, b"")
@@ -555,8 +481,7 @@ class Controller:
             return
         baseline = [sample for _, sample in state.history]
         state.history.clear()
-        self._guard.begin(plan, baseline, self._own_shares(state, plan, now_ns), now_ns, hurried=self.urgent)
-        self._settled_ns = now_ns + self._guard.timing.settle_ns
+        self._guard.begin(plan, baseline, self._own_shares(state, plan, now_ns), now_ns)
         state.told = ()
         self._flight_seen_ns = now_ns
         self._in_flight = (event.plan, state, made)
@@ -611,7 +536,7 @@ class Controller:
             for change, _ in made:
                 self._set_aside.pop(_idea(change.target, change.after), None)
             self._learn_from(plan, verdict, own_shares)
-        elif verdict.undone:
+        else:
             for change, _ in made:
                 self._put_aside(change, now_ns)
             state.history.clear()
@@ -628,7 +553,7 @@ class Controller:
             lost_after=verdict.lost_after,
         )
         events.append(event)
-        if verdict.undone:
+        if verdict.outcome != "kept":
             self._undo(event, made, verdict.reason, events, now_ns)
 
     def _learn_from(self, plan: Plan, verdict: Verdict, own_shares: Mapping[int, float]) -> None:
@@ -663,8 +588,8 @@ class Controller:
             lost = lost or len(events) > before
         return lost
 
-    def _abandon(self, reason: str, events: list[Event], now_ns: int, *, undo: bool = True) -> None:
-        """End the flight without a verdict, the change undone or left."""
+    def _abandon(self, reason: str, events: list[Event], now_ns: int) -> None:
+        """Undo the change in flight without a verdict."""
         assert self._in_flight is not None
         number, state, made = self._in_flight
         self._in_flight = None
@@ -674,8 +599,7 @@ class Controller:
             now_ns, state.interface.name, number, "undecided", reason, *_UNMEASURED, math.nan, 0, 0
         )
         events.append(event)
-        if undo:
-            self._undo(event, made, reason, events, now_ns)
+        self._undo(event, made, reason, events, now_ns)
 
     def _undo(
         self,
@@ -719,24 +643,16 @@ class Controller:
 
     def _put_aside(self, change: Change, now_ns: int) -> None:
         idea = _idea(change.target, change.after)
-        before = self._set_aside.get(idea)
-        delay_ns = min(2 * before.delay_ns, _SET_ASIDE_MAX_NS) if before else _SET_ASIDE_NS
-        cpu = change.cpu
-        self._set_aside[idea] = _SetAside(
-            now_ns + delay_ns, delay_ns, cpu, self._model.soft(cpu), self._model.user(cpu)
-        )
+        _, delay = self._set_aside.get(idea, (0, _SET_ASIDE_NS // 2))
+        delay = min(2 * delay, _SET_ASIDE_MAX_NS)
+        self._set_aside[idea] = (now_ns + delay, delay)
 
     def _set_aside_now(self, now_ns: int) -> dict[str, frozenset[bytes]]:
         ideas: dict[str, frozenset[bytes]] = {}
-        for (setting, value), aside in self._set_aside.items():
-            if now_ns < aside.until_ns and self._is_like(aside):
+        for (setting, value), (until_ns, _) in self._set_aside.items():
+            if now_ns < until_ns:
                 ideas[setting] = ideas.get(setting, frozenset()) | {value}
         return ideas
-
-    def _is_like(self, aside: _SetAside) -> bool:
-        """Whether its CPU is loaded as it was when the idea failed."""
-        soft, user = self._model.soft(aside.cpu), self._model.user(aside.cpu)
-        return abs(soft - aside.soft) <= _OTHER_SOFT and abs(user - aside.user) <= _OTHER_USER
 
     # ---- beginning -------------------------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ class EffectEvent:
     ifname: str
     plan: int
     outcome: str
-    """`kept`, `rolled_back` or `undecided`: the load moved; it was undone unless packets wait no longer than before."""
+    """`kept`, `rolled_back` or `undecided`; the last two were undone."""
     reason: str
     before: Figures
     after: Figures

@@ -19,11 +19,7 @@ _MIN_PACKETS = 200
 _HARM = 1.25
 _HARM_NS = 2_000.0
 _DISASTER = 2.0
-# What is much worse shows before a change has settled; the packets that it overtook are over by then.
-_EARLY_NS = 100_000_000
 _LOAD_MOVED = 0.25
-# Of a baseline shorter than this, as of a load that has just moved, the shares are too noisy for that: twice as much.
-_SHORT_BASELINE_S = 0.3
 _MORE_INTERRUPTS = 1.1
 
 
@@ -61,7 +57,7 @@ class Verdict:
     """What a change came to."""
 
     outcome: str
-    """`kept`, `rolled_back` (worse, or no better), or `undecided` (the load moved meanwhile)."""
+    """`kept`; `rolled_back` (worse, or no better) or `undecided` (the load moved meanwhile), both undone."""
     reason: str
     before: Figures
     after: Figures
@@ -69,13 +65,6 @@ class Verdict:
     lost_after: int
     soft_change: Mapping[int, float]
     """CPU → how its softirq share changed, of the CPUs that the plan loads or relieves."""
-
-    @property
-    def undone(self) -> bool:
-        """Whether the setting before comes back. Not where the load moved and packets wait no longer than before."""
-        if self.outcome == "undecided":
-            return not (self.after.n >= _MIN_PACKETS and self.after.p99_ns <= self.before.p99_ns)
-        return self.outcome == "rolled_back"
 
 
 @dataclass(slots=True)
@@ -88,7 +77,6 @@ class _Flight:
     judged: list[TickSample] = field(default_factory=list)
     judging_since_ns: int = 0
     extended: bool = False
-    hurried: bool = False
 
 
 class Guard:
@@ -109,20 +97,10 @@ class Guard:
         return self._flight.own_shares if self._flight else {}
 
     def begin(
-        self,
-        plan: Plan,
-        baseline: Sequence[TickSample],
-        own_shares: Mapping[int, float],
-        now_ns: int,
-        *,
-        hurried: bool = False,
+        self, plan: Plan, baseline: Sequence[TickSample], own_shares: Mapping[int, float], now_ns: int
     ) -> None:
-        """A plan was applied just now. `own_shares`: CPU → share of its time that the plan brings (+) or takes (−).
-
-        `hurried`: it answers a load that moved. What was set before is no better founded than the plan then: it comes
-        back only if it was better.
-        """
-        self._flight = _Flight(plan, own_shares, list(baseline), now_ns, hurried=hurried)
+        """A plan was applied just now. `own_shares`: CPU → share of its time that the plan brings (+) or takes (−)."""
+        self._flight = _Flight(plan, own_shares, list(baseline), now_ns)
 
     def drop(self) -> None:
         """Forget the change in flight without judging it."""
@@ -138,30 +116,12 @@ class Guard:
             waited = now_ns - flight.since_ns
             if waited >= self.timing.settle_ns and (in_effect or waited >= self.timing.in_effect_ns):
                 flight.judging_since_ns = now_ns
-            early = self._judge_early(flight) if waited >= _EARLY_NS and in_effect else None
-            if early is not None:
-                self._flight = None
-            return early
+            return None
         flight.judged.append(tick)
         verdict = self._judge(flight, now_ns)
         if verdict is not None:
             self._flight = None
         return verdict
-
-    def _judge_early(self, flight: _Flight) -> Verdict | None:
-        """Undo what is much worse before it has settled, by all ticks but the first, in which it came."""
-        if flight.plan.source == "tx":
-            return None
-        moved = {queue for change in flight.plan.changes for queue in change.queues}
-        before, after = _span(flight.baseline, moved), _span(flight.settling[1:], moved)
-        return self._much_worse(flight, before, after)
-
-    def _much_worse(self, flight: _Flight, before: Figures, after: Figures) -> Verdict | None:
-        # The interval of a baseline of some ten milliseconds reaches too far to forgive all that is below it.
-        was_ns = before.p99_ns if flight.hurried else before.p99_high_ns
-        if after.n >= _MIN_PACKETS and after.p99_low_ns > _DISASTER * was_ns:
-            return self._verdict(flight, "rolled_back", "p99 got much worse at once", before, after)
-        return None
 
     def _judge(self, flight: _Flight, now_ns: int) -> Verdict | None:
         elapsed = now_ns - flight.judging_since_ns
@@ -172,9 +132,8 @@ class Guard:
             return self._judge_tx(flight) if due else None
         moved = {queue for change in flight.plan.changes for queue in change.queues}
         before, after = _span(flight.baseline, moved), _span(flight.judged, moved)
-        worse = self._much_worse(flight, before, after)
-        if worse is not None:
-            return worse
+        if after.n >= _MIN_PACKETS and after.p99_low_ns > _DISASTER * before.p99_high_ns:
+            return self._verdict(flight, "rolled_back", "p99 got much worse at once", before, after)
         if not due:
             return None
         if after.n < _MIN_PACKETS:
@@ -192,8 +151,6 @@ class Guard:
             return self._verdict(flight, "undecided", load, before, after)
         if not load and better:
             return self._verdict(flight, "kept", "better beyond noise", before, after)
-        if flight.hurried and not load and after.p99_ns <= before.p99_ns:
-            return self._verdict(flight, "kept", "no worse, under a load that moved", before, after)
         if not flight.extended and (load or after.p99_ns < 0.8 * before.p99_ns):
             flight.extended = True
             return None
@@ -257,7 +214,7 @@ def _without_effect(flight: _Flight) -> str:
 
 def _span(ticks: Sequence[TickSample], queues: set[int]) -> Figures:
     # A jump is tagged some packets after it came: the tick before the tag is as unsure.
-    told_later = [*(tick.disturbed for tick in ticks[1:]), False][: len(ticks)]
+    told_later = [*(tick.disturbed for tick in ticks[1:]), False]
     rows = [
         sum(tick.lanes[queue] for queue in queues if queue in tick.lanes)
         for tick, late in zip(ticks, told_later, strict=True)
@@ -308,11 +265,9 @@ def _load_moved(flight: _Flight, better: bool) -> str:
     More load on a CPU that the plan brings work to is no doubt about a delay that got better all the same: a queue that
     was starved takes more time where it gets it.
     """
-    is_short = sum(tick.seconds for tick in flight.baseline) < _SHORT_BASELINE_S
-    allowed = 2 * _LOAD_MOVED if is_short else _LOAD_MOVED
     for cpu, own in flight.own_shares.items():
         difference = _soft_change(flight, cpu)
-        low, high = min(0.0, 3 * own) - allowed, max(0.0, 3 * own) + allowed
+        low, high = min(0.0, 3 * own) - _LOAD_MOVED, max(0.0, 3 * own) + _LOAD_MOVED
         if better and own > 0:
             high = math.inf
         if not low <= difference <= high:

@@ -20,8 +20,6 @@ from agent.host.masks import CpuMask
 MIN_GAIN = 0.2
 MIN_GAIN_NS = 5_000.0
 MIN_PACKETS = 100
-TOO_FEW_PACKETS = "too few packets"
-"""What decides where too little is measured to tell."""
 _IMPOSSIBLE = 1e15
 
 
@@ -131,22 +129,13 @@ class _Move:
 
 
 def plan_interface(
-    ifname: str,
-    lanes: Sequence[Lane],
-    model: DelayModel,
-    limits: Limits,
-    now_ns: int,
-    *,
-    hurried: bool = False,
+    ifname: str, lanes: Sequence[Lane], model: DelayModel, limits: Limits, now_ns: int
 ) -> Plan:
     """Assign the interface's lanes to CPUs by predicted p99, weighted by their packet rates.
 
     A lane keeps its place unless another promises at least `MIN_GAIN` and `MIN_GAIN_NS`; a CPU that takes several lanes
     gets dearer with each. The assignment is solved by SciPy's `linear_sum_assignment` over CPUs repeated as often as
     they may be used, then predicted again as a whole, since moved load loads its new CPU.
-
-    `hurried`: only some ten milliseconds of this load were measured. Then what is expected of staying has to be as bad
-    as what was measured: a program that ran for a moment is no reason to move.
     """
     movable = [lane for lane in lanes if not lane.held and lane.target is not None and lane.measure]
     if not movable:
@@ -163,19 +152,18 @@ def plan_interface(
         return _nothing(
             ifname,
             f"too few packets to tell: {most} measured lately, {MIN_PACKETS} wanted",
-            TOO_FEW_PACKETS,
+            "too few packets",
         )
-    chooser = _Chooser(ready, figures, cpus, model, limits, now_ns, hurried)
+    chooser = _Chooser(ready, figures, cpus, model, limits, now_ns)
     moves = chooser.moves()
     worth, best = [], 0.0
     for move in moves:
         figure = figures[move.lane.queue]
-        staying_ns = chooser.staying_ns[move.lane.queue]
-        gain = staying_ns - move.expected.p99_ns
-        best = max(best, gain / staying_ns)
+        gain = figure.p99_ns - move.expected.p99_ns
+        best = max(best, gain / figure.p99_ns)
         # Beyond noise: below the interval of what is measured. Its upper end says nothing against moving away.
         certain = move.expected.p99_ns < figure.p99_low_ns
-        if certain and gain >= MIN_GAIN * staying_ns and gain >= MIN_GAIN_NS:
+        if certain and gain >= MIN_GAIN * figure.p99_ns and gain >= MIN_GAIN_NS:
             worth.append(move)
     now_p99 = _weighted([(lane.record.rate_pps, figures[lane.queue].p99_ns) for lane in ready])
     if not worth:
@@ -210,7 +198,6 @@ class _Chooser:
         model: DelayModel,
         limits: Limits,
         now_ns: int,
-        hurried: bool,
     ) -> None:
         self._lanes = lanes
         self._figures = figures
@@ -222,8 +209,6 @@ class _Chooser:
         # On a large host the least loaded CPUs are enough to choose from.
         self._cpus = sorted(cpus, key=model.soft)[: max(64, 2 * len(lanes))]
         self._predictor = model.predictor([lane.record for lane in lanes], self._cpus, limits.node, now_ns)
-        self.staying_ns = {lane.queue: self._staying_ns(lane, hurried) for lane in lanes}
-        """First queue of a lane → p99 where it is now."""
 
     def moves(self) -> list[_Move]:
         """The lanes that a joint assignment would move, with what is predicted when all of them move."""
@@ -239,7 +224,7 @@ class _Chooser:
             p99 = self._predictor.p99_ns(lane.record, arriving, self._handover(lane))
             p99[~self._options(lane)] = np.inf
             cost[i, :columns] = np.minimum(weight * p99, _IMPOSSIBLE).ravel()
-            stay = self.staying_ns[lane.queue]
+            stay = self._figures[lane.queue].p99_ns
             cost[i, columns + i] = weight * max(0.0, min(stay * (1 - MIN_GAIN), stay - MIN_GAIN_NS))
         rows, chosen = linear_sum_assignment(cost)
         picked = {int(i): cpus[int(j) // repeat] for i, j in zip(rows, chosen, strict=True) if j < columns}
@@ -260,12 +245,6 @@ class _Chooser:
             )
             moves.append(_Move(lane, cpu, self._value(lane, cpu), expected))
         return moves
-
-    def _staying_ns(self, lane: Lane, hurried: bool) -> float:
-        measured = self._figures[lane.queue].p99_ns
-        if not hurried:
-            return measured
-        return float(np.fmin(measured, self._predictor.staying_p99_ns(lane.record, self._handover(lane))))
 
     @staticmethod
     def _handover(lane: Lane) -> Handover | None:

@@ -38,8 +38,6 @@ long syscall(long number, ...);
 #define SYS_set_mempolicy ...
 #define SYS_get_mempolicy ...
 #define SYS_migrate_pages ...
-#define SYS_sched_getattr ...
-#define SYS_sched_setattr ...
 #define MPOL_BIND ...
 """
 
@@ -354,7 +352,6 @@ _INCLUDES = """
 #include "clockwindows.h"
 #include "clockenvelope.h"
 #include "batchreplay.h"
-#include "loadwatch.h"
 
 /* bpf_link_info's head and its tracing part: cffi can't name members of an anonymous union. */
 struct agent_tracing_link {
@@ -383,7 +380,6 @@ _HEADERS = (
     "clockwindows.h",
     "clockenvelope.h",
     "batchreplay.h",
-    "loadwatch.h",
 )
 _SOURCES = tuple(name.replace(".h", ".c") for name in _HEADERS)
 _INLINE_HEADERS = ("clockwide.h", "clockwhole.h")

@@ -66,8 +66,8 @@ def traced(load: CpuLoad, activity: IrqActivity | None) -> CpuLoad:
     for cpu, share in load.cpus.items():
         seen = activity.cpus.get(cpu)
         softirq, irq = (seen.softirq, seen.irq) if seen else (0.0, 0.0)
-        # Idle time is told to the microsecond: what of the rest was softirqs is the only thing to be corrected.
-        busy = min(1.0, max(share.busy, softirq + irq))
+        others = max(0.0, share.busy - share.softirq - share.irq)
+        busy = min(1.0, others + softirq + irq)
         idle = max(0.0, share.idle + share.busy - busy)
         cpus[cpu] = replace(share, softirq=softirq, irq=irq, busy=busy, idle=idle)
     return replace(load, cpus=cpus)

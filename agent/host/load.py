@@ -28,8 +28,6 @@ class CpuShare:
     squeezed: int = 0
     """Times that net_rx_action ran out of budget with work left."""
     flow_limited: int = 0
-    nice: float = 0.0
-    """The part of `user` that gave way: programs with a nice value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ class LoadSampler:
             share = _share(before.times[cpu], times)
             if share is not None:
                 soft = _difference(before.softnet.get(cpu), now.softnet.get(cpu))
-                cpus[cpu] = CpuShare(*share, *soft, _nice(before.times[cpu], times))
+                cpus[cpu] = CpuShare(*share, *soft)
         drops = Drops(
             softnet=sum(share.dropped for share in cpus.values()),
             socket=max(0, now.socket - before.socket),
@@ -128,15 +126,7 @@ class LoadSampler:
         if len(rows) != len(online):
             return {}
         return {
-            cpu: (
-                row.idle + row.iowait,
-                row.user + row.nice,
-                row.system,
-                row.softirq,
-                row.irq,
-                row.steal,
-                row.nice,
-            )
+            cpu: (row.idle + row.iowait, row.user + row.nice, row.system, row.softirq, row.irq, row.steal)
             for cpu, row in zip(online, rows, strict=True)
         }
 
@@ -145,17 +135,12 @@ def _share(
     before: tuple[float, ...], now: tuple[float, ...]
 ) -> tuple[float, float, float, float, float] | None:
     # Idle and iowait may step back by a tick on tickless CPUs (proc_stat(5)): that is no time.
-    idle, user, system, softirq, irq, steal, _ = (max(0.0, b - a) for a, b in zip(before, now, strict=True))
+    idle, user, system, softirq, irq, steal = (max(0.0, b - a) for a, b in zip(before, now, strict=True))
     total = idle + user + system + softirq + irq + steal
     if total <= 0:
         return None
     busy = user + system + softirq + irq
     return idle / total, user / total, softirq / total, irq / total, busy / total
-
-
-def _nice(before: tuple[float, ...], now: tuple[float, ...]) -> float:
-    total = sum(max(0.0, b - a) for a, b in zip(before[:-1], now[:-1], strict=True))
-    return max(0.0, now[-1] - before[-1]) / total if total > 0 else 0.0
 
 
 def _softnet(text: str) -> dict[int, tuple[int, int, int, int]]:

@@ -48,9 +48,9 @@ def count(pid: int, programs: tuple[BpfObject, int]) -> int:
 
 
 def test_interrupts_to_an_idle_cpu_are_counted(programs: tuple[BpfObject, int]) -> None:
-    """None more than were sent; fewer where something else ran there. A machine that is full counts none."""
+    """About as many as were sent; fewer where something else ran there. A machine that is full counts none."""
     idle = count(os.getpid(), programs)
-    assert idle <= N
+    assert idle <= 1.1 * N  # a few of the kernel's own, that this process caused, are among them
     if os.getloadavg()[0] < 1:
         assert idle > N // 10
 
