@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ SECONDS = 8
 @pytest.fixture
 def recording(testbed: MakeTestbed, tmp_path: Path) -> Path:
     """The telemetry of a run that changes settings, on two switches' clocks, one of which jumps."""
-    bed = testbed(jump_ns=250_000, jump_at_s=6.5, wander_ppb_per_sqrt_s=50.0)
+    bed = testbed(wander_ppb_per_sqrt_s=50.0)
     bed.add_switch(9, -40_000)
     bed.start_traffic()
     bed.start_noise()
@@ -29,7 +30,18 @@ def recording(testbed: MakeTestbed, tmp_path: Path) -> Path:
     command = [*AGENT, "run", "-i", bed.cap_if, "--netns", bed.cap.name, "--stamp", "trailer"]
     command += ["--seconds", str(SECONDS), "--state-dir", str(tmp_path / "state"), "--base-delay-ns", "900"]
     with path.open("wb") as file:
-        subprocess.run(command, stdout=file, check=True, timeout=TIMEOUT_S)
+        run = subprocess.Popen(command, stdout=file)
+        try:
+            # Programs take their time to load: the clock jumps when the run has been telling of it for a while.
+            deadline = time.monotonic() + TIMEOUT_S
+            while path.stat().st_size == 0 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            time.sleep(SECONDS / 2)
+            bed.phc.jump(250_000)
+            assert run.wait(TIMEOUT_S) == 0
+        finally:
+            run.kill()
+            run.wait()
     return path
 
 
