@@ -114,7 +114,7 @@ def test_nothing_is_left_after_a_failure() -> None:
 def has_ended(pid: int) -> bool:
     """It is gone, or only waits for the machine's first process to notice."""
     try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
 
