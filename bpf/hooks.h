@@ -92,7 +92,7 @@ static __always_inline int xdp_packet(struct xdp_md *ctx, const struct stamp *ph
 	if (!cpu)
 		return XDP_PASS;
 	cpu->counters.packets++;
-	if (unlikely(ptp_candidate((void *)(long)ctx->data, (void *)(long)ctx->data_end)))
+	if (unlikely(ptp_candidate(data, data_end)))
 		ptp_take_xdp(ctx, cpu_id);
 	if (left_out(cpu, cpu_id)) {
 		cpu->counters.bytes += bpf_xdp_get_buff_len(ctx);
