@@ -28,7 +28,8 @@ _STRETCH = 2
 _HEADROOM = 0.9
 # A target is aimed at with this much of it: what comes is not what was.
 _MARGIN = 0.9
-# Windows whose cost is this close are as good as each other: of them the one is taken that keeps the CPUs least busy.
+# Windows this close, in what they cost and in how long items take now, are as good as each other: of them the one is
+# taken that keeps the CPUs least busy.
 _ALIKE = 0.05
 # The present window is kept while it is within this, unless another keeps them less busy by as much as the latter.
 _KEPT = 0.1
@@ -61,9 +62,14 @@ class Candidate:
     """Items a second that one consumer could serve in batches of this size."""
 
     @property
+    def now_ns(self) -> float:
+        """The p99, which a few items decide, steadied by the mean, which all do."""
+        return self.p99_ns + self.mean_ns
+
+    @property
     def cost_ns(self) -> float:
-        """What is made small: the p99, which a few items decide, steadied by the mean, which all do; now and slower."""
-        return 0.5 * (self.p99_ns + self.mean_ns + self.slower_ns)
+        """What is made small: the latencies now and slower."""
+        return 0.5 * (self.now_ns + self.slower_ns)
 
 
 class WindowPolicy:
@@ -108,7 +114,7 @@ class WindowPolicy:
     def _good(
         self, tried: Sequence[Candidate], floor: float, before_ns: float, alike: float
     ) -> list[Candidate]:
-        """Those that keep the target; where none does or none is set, those that cost at most `alike` above the least.
+        """Those that keep the target; where none does or none is set, those at most `alike` above the cheapest.
 
         What cannot serve `floor` items a second is left out, unless nothing can: then it is what serves the most.
         """
@@ -121,8 +127,13 @@ class WindowPolicy:
             fitting = [candidate for candidate in served if candidate.p99_ns <= room_ns]
             if fitting:
                 return fitting
-        least_ns = min(candidate.cost_ns for candidate in served)
-        return [candidate for candidate in served if candidate.cost_ns <= (1.0 + alike) * least_ns]
+        least = min(served, key=lambda candidate: candidate.cost_ns)
+        above = 1.0 + alike
+        return [
+            candidate
+            for candidate in served
+            if candidate.cost_ns <= above * least.cost_ns and candidate.now_ns <= above * least.now_ns
+        ]
 
 
 def _wait_for(items: int, per_s: float) -> int:
