@@ -24,6 +24,8 @@ _MORE_INTERRUPTS = 1.1
 # Consumers keep up while less than this waits in their sockets; behind or relieved, it changes by such a factor.
 _BACKLOG_BYTES = 65_536
 _BACKLOG_FACTOR = 4
+# Where it is heading is told by the latest ticks against as many before.
+_LATEST = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class Timing:
 
     settle_ns: int = 500_000_000
     judge_ns: int = 1_500_000_000
+    drain_ns: int = 30_000_000_000
+    """How long consumers that catch up are waited for."""
     in_effect_ns: int = 5_000_000_000
     """How long to wait for a setting to take effect: an affinity follows at the next interrupt."""
 
@@ -150,7 +154,9 @@ class Guard:
         harm = self._harm(flight, moved, before, after)
         if harm:
             return self._verdict(flight, "rolled_back", harm, before, after)
-        relief = _backlog_fell(flight.baseline, flight.judged)
+        relief = _backlog_fell(flight.baseline, flight.judged[-_LATEST:])
+        if not relief and elapsed < self.timing.drain_ns and _is_draining(flight):
+            return None
         better = _better(before, after) or bool(relief)
         load = _load_moved(flight, better)
         if load and flight.extended:
@@ -280,6 +286,12 @@ def _backlog_fell(was: Sequence[TickSample], now: Sequence[TickSample]) -> str:
     if before < _BACKLOG_BYTES or after * _BACKLOG_FACTOR > before:
         return ""
     return f"the consumers keep up: {before / 1024:.0f} KiB waited for them, {after / 1024:.0f} KiB do"
+
+
+def _is_draining(flight: _Flight) -> bool:
+    """Whether consumers that had fallen behind read more than comes."""
+    now, before = _backlog(flight.judged[-_LATEST:]), _backlog(flight.judged[-2 * _LATEST : -_LATEST])
+    return _backlog(flight.baseline) >= _BACKLOG_BYTES and now < before
 
 
 def _load_moved(flight: _Flight, better: bool) -> str:

@@ -165,6 +165,14 @@ def test_a_consumer_that_keeps_up_again_is_reason_enough(bench: GuardBench) -> N
     assert verdict.reason == "the consumers keep up: 1024 KiB waited for them, 1 KiB do"
 
 
+def test_a_consumer_that_catches_up_is_waited_for(bench: GuardBench) -> None:
+    """8 MiB had piled up, of which 1 MiB is read in a second: kept when most of it is gone."""
+    before = [bench.tick(50_000, waiting_bytes=8 << 20) for _ in range(20)]
+    after = [bench.tick(50_000, waiting_bytes=max(0, (8 << 20) - i * (1 << 20) // 10)) for i in range(120)]
+    assert bench.judge(before, after).outcome == "kept"
+    assert 6 < bench.took_s < 9
+
+
 def test_a_consumer_that_falls_behind_undoes_the_change(bench: GuardBench) -> None:
     """The packets reach the stack in half the time, and the application later than ever."""
     before = [bench.tick(50_000, waiting_bytes=1_000) for _ in range(20)]
