@@ -5,7 +5,7 @@
 #   make bpf [IF=eth1]                      build the programs and load them through the verifier; attach with IF=
 #   make unload IF=eth1                     detach them again
 #   make rig CMD='uname -a' [RIG='--numa --kernel 6.1']    run a command in a guest with emulated NICs (docs/rig.md)
-#   make test-rig                           run the tests that need a driver with IRQs, a PHC, hardware stamps
+#   make test-rig [ARGS=--all]              run the tests that need a driver with IRQs, a PHC, hardware stamps
 #   make kernels                            see what each kernel has and lacks, and write docs/kernels.md
 #   make bench-clock                        figures of the clock, on synthetic clocks and recordings
 #   make train [ARGS=--all-ways]            train the clock's LSTM anew: ten minutes, and PyTorch is fetched

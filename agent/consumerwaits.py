@@ -57,6 +57,11 @@ class ConsumerWaits:
     """Packets dropped at full receive queues, of any process on the host; UDP's, which count their own, are not."""
 
     @property
+    def waiting_bytes(self) -> int:
+        """What their sockets hold now."""
+        return sum(consumer.sockets.backlog_bytes for consumer in self.consumers)
+
+    @property
     def ring_lost(self) -> int:
         """What their AF_PACKET and AF_XDP sockets dropped; UDP's are in the host's own count."""
         return sum(consumer.sockets.ring_lost for consumer in self.consumers)

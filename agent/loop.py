@@ -468,17 +468,20 @@ class Loop:
             self._batch.observe_delays([item.hw_to_stack or item.hook_delays for item in seen.values()])
         consumers = self._consumers.follow(mono_ns)
         self._notes += self._consumers.take_notes()
+        waiting_bytes = 0
         if self._consumer_trace is not None:
             waits = self._consumer_trace.sample(self._consumers.threads, mono_ns)
             self._output.put(self._encoder.consumers(mono_ns, waits))
             load = replace(load, drops=replace(load.drops, ring=waits.ring_lost))
+            waiting_bytes = waits.waiting_bytes
         self._drops = _sum_drops(self._drops, load.drops)
         self._softnet_dropped += sum(
             share.dropped
             for cpu, share in load.cpus.items()
             if any(cpu in watch.cpus for watch in self._watches)
         )
-        self._tell(self._controller.tick(Observation(load, seen, consumers, activity), mono_ns))
+        observation = Observation(load, seen, consumers, waiting_bytes, activity)
+        self._tell(self._controller.tick(observation, mono_ns))
         if self._pins is not None and self._degrade.level.name not in ("frozen", "safe"):
             serving = CpuMask.of(cpu for watch in self._watches for cpu in watch.cpus)
             self._notes += self._pins.follow(self._consumers.threads, serving, mono_ns)

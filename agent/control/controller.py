@@ -245,6 +245,7 @@ class Controller:
             out_of_order=drops.tcp_out_of_order + seen.reordered,
             cpus=observation.load.cpus,
             disturbed=disturbed,
+            waiting_bytes=observation.waiting_bytes,
             tx_shared=state.tx.shared,
             irq_rate=_irq_rate(state.interface, observation),
         )
@@ -532,10 +533,13 @@ class Controller:
             return
         self._in_flight = None
         self._next_plan_ns = now_ns + _REST_NS
+        if verdict.outcome != "undecided":
+            self._learn_service(verdict, own_shares)
         if verdict.outcome == "kept":
             for change, _ in made:
                 self._set_aside.pop(_idea(change.target, change.after), None)
-            self._learn_from(plan, verdict, own_shares)
+            if plan.source == "predicted" and not math.isnan(verdict.after.p99_ns):
+                self._model.score(plan.predicted_p99_ns, verdict.after.p99_ns)
         else:
             for change, _ in made:
                 self._put_aside(change, now_ns)
@@ -556,11 +560,11 @@ class Controller:
         if verdict.outcome != "kept":
             self._undo(event, made, verdict.reason, events, now_ns)
 
-    def _learn_from(self, plan: Plan, verdict: Verdict, own_shares: Mapping[int, float]) -> None:
-        for cpu, own in own_shares.items():
-            self._model.learn_service(verdict.soft_change.get(cpu, 0.0), own * 1e9 / self._model.service_ns)
-        if plan.source == "predicted" and not math.isnan(verdict.after.p99_ns):
-            self._model.score(plan.predicted_p99_ns, verdict.after.p99_ns)
+    def _learn_service(self, verdict: Verdict, own_shares: Mapping[int, float]) -> None:
+        """What a packet costs is seen on the CPUs that it left and came to, whether that helped or not."""
+        rates = {cpu: own * 1e9 / self._model.service_ns for cpu, own in own_shares.items()}
+        for cpu, rate_pps in rates.items():
+            self._model.learn_service(verdict.soft_change.get(cpu, 0.0), rate_pps)
 
     def _is_in_effect(self, made: list[tuple[Change, Outcome]]) -> bool:
         for change, _ in made:

@@ -21,6 +21,11 @@ _HARM_NS = 2_000.0
 _DISASTER = 2.0
 _LOAD_MOVED = 0.25
 _MORE_INTERRUPTS = 1.1
+# Consumers keep up while less than this waits in their sockets; behind or relieved, it changes by such a factor.
+_BACKLOG_BYTES = 65_536
+_BACKLOG_FACTOR = 4
+# Where it is heading is told by the latest ticks against as many before.
+_LATEST = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,8 @@ class Timing:
 
     settle_ns: int = 500_000_000
     judge_ns: int = 1_500_000_000
+    drain_ns: int = 30_000_000_000
+    """How long consumers that catch up are waited for."""
     in_effect_ns: int = 5_000_000_000
     """How long to wait for a setting to take effect: an affinity follows at the next interrupt."""
 
@@ -47,6 +54,8 @@ class TickSample:
     cpus: Mapping[int, CpuShare]
     disturbed: bool
     """The delays of this tick compare with nothing: the hardware clock jumped."""
+    waiting_bytes: int = 0
+    """What waits in the named consumers' sockets to be read."""
     tx_shared: float = 0.0
     irq_rate: float = math.nan
     """Interrupts of the interface per second; NaN where they are not traced."""
@@ -145,12 +154,15 @@ class Guard:
         harm = self._harm(flight, moved, before, after)
         if harm:
             return self._verdict(flight, "rolled_back", harm, before, after)
-        better = _better(before, after)
+        relief = _backlog_fell(flight.baseline, flight.judged[-_LATEST:])
+        if not relief and elapsed < self.timing.drain_ns and _is_draining(flight):
+            return None
+        better = _better(before, after) or bool(relief)
         load = _load_moved(flight, better)
         if load and flight.extended:
             return self._verdict(flight, "undecided", load, before, after)
         if not load and better:
-            return self._verdict(flight, "kept", "better beyond noise", before, after)
+            return self._verdict(flight, "kept", relief or "better beyond noise", before, after)
         if not flight.extended and (load or after.p99_ns < 0.8 * before.p99_ns):
             flight.extended = True
             return None
@@ -174,6 +186,8 @@ class Guard:
         drops = _drops(flight)
         if drops:
             return drops
+        if _backlog_fell(flight.judged, flight.baseline):
+            return f"the consumers fall behind: {_backlog(flight.judged) / 1024:.0f} KiB wait for them"
         if _worse(before, after):
             return "p99 got worse"
         for queue in sorted({queue for tick in flight.baseline for queue in tick.lanes}):
@@ -259,15 +273,41 @@ def _more(before: Sequence[TickSample], after: Sequence[TickSample], what: str) 
     return bool(count > expected + 3 * np.sqrt(expected + 1))
 
 
+def _backlog(ticks: Sequence[TickSample]) -> float:
+    return float(np.median([tick.waiting_bytes for tick in ticks])) if ticks else 0.0
+
+
+def _backlog_fell(was: Sequence[TickSample], now: Sequence[TickSample]) -> str:
+    """What a consumer's delay shows, which lies behind all that is measured here, in words; empty for no such thing.
+
+    Where the packets' softirqs take a consumer's CPU, its sockets fill while the delay up to the stack stays as it is.
+    """
+    before, after = _backlog(was), _backlog(now)
+    if before < _BACKLOG_BYTES or after * _BACKLOG_FACTOR > before:
+        return ""
+    return f"the consumers keep up: {before / 1024:.0f} KiB waited for them, {after / 1024:.0f} KiB do"
+
+
+def _is_draining(flight: _Flight) -> bool:
+    """Whether consumers that had fallen behind read more than comes."""
+    now, before = _backlog(flight.judged[-_LATEST:]), _backlog(flight.judged[-2 * _LATEST : -_LATEST])
+    return _backlog(flight.baseline) >= _BACKLOG_BYTES and now < before
+
+
 def _load_moved(flight: _Flight, better: bool) -> str:
     """Which CPU's softirq load changed by more than the change itself can explain, in words; empty for none.
 
-    More load on a CPU that the plan brings work to is no doubt about a delay that got better all the same: a queue that
-    was starved takes more time where it gets it.
+    What left the CPUs that the plan relieves and came to those that it loads is the change itself, whatever was
+    expected of it. More load on a CPU that the plan brings work to is no doubt about a delay that got better all the
+    same: a queue that was starved takes more time where it gets it.
     """
+    left = -sum(min(0.0, _soft_change(flight, cpu)) for cpu, own in flight.own_shares.items() if own < 0)
+    came = sum(max(0.0, _soft_change(flight, cpu)) for cpu, own in flight.own_shares.items() if own > 0)
+    moved = min(left, came)
     for cpu, own in flight.own_shares.items():
         difference = _soft_change(flight, cpu)
-        low, high = min(0.0, 3 * own) - _LOAD_MOVED, max(0.0, 3 * own) + _LOAD_MOVED
+        low = -_LOAD_MOVED - (max(-3 * own, moved) if own < 0 else 0.0)
+        high = _LOAD_MOVED + (max(3 * own, moved) if own > 0 else 0.0)
         if better and own > 0:
             high = math.inf
         if not low <= difference <= high:

@@ -48,5 +48,7 @@ class Observation:
     interfaces: Mapping[str, InterfaceObservation]
     consumers: Mapping[int, CpuMask] = field(default_factory=dict)
     """Thread id → CPUs that a consumer's thread may run on."""
+    waiting_bytes: int = 0
+    """What waits in the named consumers' sockets to be read."""
     activity: IrqActivity | None = None
     """Interrupts and softirqs by CPU; None where they are not traced."""

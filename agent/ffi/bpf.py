@@ -196,11 +196,16 @@ def load(
     """Loads programs and maps; `auto` is libbpf where the kernel has BTF, else bcc.
 
     With `share`, maps of the same name are those of that object instead of new ones. Raises LoadError with the
-    verifier's words, UnsupportedError if the object, BCC or a privilege is missing.
+    verifier's words, UnsupportedError if the object, the kernel's BTF, BCC or a privilege is missing.
     """
     if loader == "auto":
         loader = "libbpf" if _BTF.exists() else "bcc"
     if loader == "libbpf":
+        if not _BTF.exists():
+            raise UnsupportedError(
+                f"the prebuilt programs are not loaded: this kernel has no BTF ({_BTF} is missing)",
+                "use --loader bcc (or auto, which takes it), or a kernel with CONFIG_DEBUG_INFO_BTF=y",
+            )
         return load_object_file(object_path(source.name), source, share=share)
     if share is not None:
         raise UnsupportedError("BCC cannot load programs onto another object's maps", "use --loader libbpf")

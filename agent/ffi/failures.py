@@ -110,12 +110,6 @@ def load_error(action: str, code: int, log: str = "") -> LoadError:
     if code in (errno.EPERM, errno.EACCES):
         cause, remedy = permission_cause()
         return LoadError(f"cannot {action}: {cause}", remedy, log)
-    if not Path("/sys/kernel/btf/vmlinux").exists():
-        return LoadError(
-            f"cannot {action}: this kernel has no BTF (/sys/kernel/btf/vmlinux is missing)",
-            "use --loader bcc, or a kernel with CONFIG_DEBUG_INFO_BTF=y",
-            log,
-        )
     said = _libbpf_lines(log)[-4:]
     detail = ":\n    " + "\n    ".join(said) if said else ""
     if code == errno.ENOMEM:

@@ -36,15 +36,13 @@ def test_without_root_the_remedy_is_said(command: str) -> None:
     assert b"Traceback" not in done.stderr
 
 
-def test_without_btf_libbpf_by_name_still_loads(pair: VethPair, tmp_path: Path) -> None:
-    """The programs for any stamp but XDP metadata need no kernel types, so a loader asked for by name is used."""
+def test_without_btf_libbpf_refuses_with_the_remedy(pair: VethPair, tmp_path: Path) -> None:
+    """A loader asked for by name is taken at its word: it ends, and names the loader that needs no BTF."""
     before = in_mount_namespace("mount -t tmpfs none /sys/kernel/btf")
     with AgentRun(pair.right, tmp_path, "--loader", "libbpf", before=before) as run:
-        (interface,) = run.wait_for("hello")["interfaces"]
-        send(pair.left, (udp4() for _ in range(100)))
-        assert run.stop() == 0
-        assert run.counters()["packets"] == run.packets() == 100
-    assert interface["loader"] == "libbpf"
+        assert run.wait() == 3
+        assert "this kernel has no BTF (/sys/kernel/btf/vmlinux is missing)" in run.said()
+        assert "use --loader bcc" in run.said()
 
 
 def test_without_btf_auto_falls_to_bcc(pair: VethPair, tmp_path: Path) -> None:

@@ -10,8 +10,20 @@ import pytest
 from tests.kernel import agent_run
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip everything outside of the guest: it would load drivers and change the machine's own NIC."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What `make test-rig ARGS=--all` gives."""
+    parser.addoption("--all", action="store_true", help="the tests that take minutes as well")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip everything outside of the guest: it would load drivers and change the machine's own NIC.
+
+    In it, skip what takes minutes unless it is asked for.
+    """
+    if "RIG" in os.environ and not config.getoption("--all", False):
+        for item in items:
+            if item.get_closest_marker("minutes"):
+                item.add_marker(pytest.mark.skip(reason="takes minutes: make test-rig ARGS=--all"))
     if "RIG" not in os.environ:
         anywhere = "test_kernel.py" if "KERNEL_SURVEY" in os.environ else None
         for item in items:

@@ -53,8 +53,7 @@ def page(surveys: list[dict[str, Any]], refused: dict[str, str]) -> str:
         _table(head, [[name, *(s["loaders"].get(name, "") for s in surveys)] for name in sources]),
         "\nWhat cannot be is said:\n",
         _table(["asked for", "answer"], [[name, text] for name, text in refused.items()]),
-        "\nThe prebuilt programs read no structures of the kernel's, so libbpf loads them without its BTF as well; "
-        "`--loader auto` takes BCC there all the same. `--stamp xdp` needs the kernel's BTF in any case.",
+        "",
         "A device-bound program cannot be run by BPF_PROG_RUN: the records of `--stamp xdp` are not compared here.",
         "TX metadata of AF_XDP (6.8) is not used: the agent sends nothing.\n",
         "## Before 5.18\n",

@@ -76,8 +76,8 @@ def _feeds(figures: dict[str, Any]) -> list[Row]:
 
 def _flood(figures: dict[str, Any]) -> list[Row]:
     what = (
-        f"igb, flood on one queue ({figures['flood_pps']:,} packets/s), consumer on its CPU: p99 delay agent / initial "
-        f"({figures['agent_p99_us'] / 1e3:.1f} / {figures['initial_p99_us'] / 1e3:.1f} ms)"
+        f"igb, flood on one queue ({figures['flood_pps']:,} packets/s), a consumer on its CPU that falls behind: "
+        f"p99 delay agent / initial ({figures['agent_p99_us'] / 1e3:.1f} / {figures['initial_p99_us'] / 1e3:.1f} ms)"
     )
     return [Row(what, figures["ratio"], "", 0.5)]
 

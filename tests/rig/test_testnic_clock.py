@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agent.ffi.records import WindowArray
 from tests.kernel.agent_run import AgentRun
 from tests.rig.testnic import CAPTURED, ClockTruth, HardwareClock, Wire
 
@@ -33,6 +34,9 @@ class Course:
     reads_refused_ns: int
     silent_ns: int
     goodbye: dict[str, Any]
+    windows: WindowArray
+    delays: list[dict[str, Any]]
+    """What the delay frames told, until the end."""
 
     def clock(self, start_ns: int, end_ns: int) -> list[dict[str, Any]]:
         """The clock's frames in a span of mono."""
@@ -74,11 +78,18 @@ def _drive(wire: Wire, run: AgentRun, clock: HardwareClock) -> Course:
     truth = clock.truth()
     assert run.stop() == 0, run.said()
     return Course(
-        run.of_kind("clock"), truth, jumped_ns, reads_refused_ns, silent_ns, run.of_kind("goodbye")[0]
+        run.of_kind("clock"),
+        truth,
+        jumped_ns,
+        reads_refused_ns,
+        silent_ns,
+        run.of_kind("goodbye")[0],
+        run.windows(CAPTURED),
+        run.of_kind("delay"),
     )
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=["skb", pytest.param("xdp", marks=pytest.mark.minutes)])
 def course(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Course:
     """One run for all tests of a stamp path."""
     with Wire() as wire:
@@ -114,6 +125,52 @@ def test_offset_is_within_200_ns_and_its_bound(course: Course) -> None:
     assert np.percentile(errors, 99) <= 200
     inside = [error <= frame["bound_ns"] for error, frame in zip(errors, frames, strict=True)]
     assert statistics.mean(inside) >= 0.99
+
+
+def test_delays_are_the_packets_true_ones(course: Course) -> None:
+    """From the peer's transmission to our hook, by the clock that the kernel was told of: within 1 us of the truth.
+
+    Of a window with one packet the sum of its delays is that packet's, and its first pair says what was compared.
+    """
+    settled_ns = course.frames[0]["mono_ns"] + 5_000_000_000
+    windows = course.windows
+    single = windows[
+        (windows["n_delay"] == 1)
+        & (windows["n_stamped"] == 1)
+        & (windows["open_mono_ns"] > settled_ns)
+        & (windows["last_mono_ns"] < course.jumped_ns)
+    ]
+    assert len(single) > 100
+    errors = [
+        int(row["delay_sum_ns"])
+        - (
+            int(row["first"]["mono_ns"])
+            - int(row["first"]["hw_ns"])
+            - course.truth.offset_ns(row["first"]["mono_ns"])
+        )
+        for row in single
+    ]
+    assert np.percentile(np.abs(errors), 99) <= 1_000
+
+
+def test_the_delay_histogram_has_the_true_quantiles(course: Course) -> None:
+    """The delay frames' medians, weighted by their packets, against all that the windows' pairs say of the truth."""
+    settled_ns = course.frames[0]["mono_ns"] + 5_000_000_000
+    rows = [
+        (row["p50_ns"], row["n"])
+        for frame in course.delays
+        if settled_ns < frame["mono_ns"] < course.jumped_ns
+        for row in frame["rows"]
+        if row["where"] == "hook" and row["p50_ns"] is not None
+    ]
+    windows = course.windows
+    true_ns = [
+        int(row["mono_ns"]) - int(row["hw_ns"]) - course.truth.offset_ns(int(row["mono_ns"]))
+        for row in windows["first"][windows["n_stamped"] > 0]
+        if settled_ns < row["mono_ns"] < course.jumped_ns
+    ]
+    told = np.average([p50 for p50, _ in rows], weights=[n for _, n in rows])
+    assert np.percentile(true_ns, 25) <= told <= np.percentile(true_ns, 75)
 
 
 def test_the_jump_is_told_with_its_size_and_the_drift_is_kept(course: Course) -> None:

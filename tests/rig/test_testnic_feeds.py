@@ -22,6 +22,8 @@ FEEDS = (CAPTURED, "tn2")
 RATES_PPT = (20_000_000, -35_000_000)
 FLAGS = ("--stamp", "skb", "--deny", "irq,rps,xps,napi", "--rewrite-timestamps", "realtime")
 PORT = 20_000
+pytestmark = pytest.mark.minutes
+
 FLOOD_PPS = 20_000
 _SO_TIMESTAMPNS, _SO_TIMESTAMPING = 35, 37
 _RX_HARDWARE, _RAW_HARDWARE = 1 << 2, 1 << 6

@@ -42,6 +42,7 @@ def _until_locked(log: Path, timeout_s: float = 120.0) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.minutes
 @pytest.mark.skipif(not PTP4L.exists(), reason="linuxptp is not unpacked")
 def test_a_slave_beside_the_agent(tmp_path: Path) -> None:
     """ptp4l locks 20 ppm and goes on steering: the offset stays within its bound, its filter is never touched."""

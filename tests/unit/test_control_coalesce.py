@@ -87,7 +87,7 @@ class SimulatedNic:
             shares = {cpu: CpuShare(1 - self.soft, 0, self.soft, 0, self.soft) for cpu in range(4)}
             per_s = min(PPS, 1e6 / max(self.driver.wait_us, 1.0))
             activity = IrqActivity(0.1, {}, {31: IrqRate(per_s, 0.01)})
-            observation = Observation(CpuLoad(0.1, shares), {"eth0": seen}, {}, activity)
+            observation = Observation(CpuLoad(0.1, shares), {"eth0": seen}, activity=activity)
             events += self.controller.tick(observation, self.now_ns)
         return events
 

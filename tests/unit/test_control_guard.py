@@ -35,18 +35,23 @@ class GuardBench:
         out_of_order: int = 0,
         soft: float = 0.1,
         disturbed: bool = False,
+        waiting_bytes: int = 0,
+        other_soft: float = 0.0,
     ) -> TickSample:
         lanes = {0: self._counts(mean_ns, n)} if n else {}
         if other_ns is not None:
             lanes[1] = self._counts(other_ns, 500)
-        share = CpuShare(idle=1 - soft, user=0, softirq=soft, irq=0, busy=soft)
-        return TickSample(0.1, lanes, lost, out_of_order, {0: share}, disturbed)
+        cpus = {
+            cpu: CpuShare(idle=1 - share, user=0, softirq=share, irq=0, busy=share)
+            for cpu, share in ((0, soft), (1, other_soft))
+        }
+        return TickSample(0.1, lanes, lost, out_of_order, cpus, disturbed, waiting_bytes)
 
     def judge(
         self, before: list[TickSample], after: TickSample | list[TickSample], in_effect: bool = True
     ) -> Verdict:
         """Apply, then show `after` again and again until there is a verdict."""
-        self.guard.begin(self.plan, before, {0: 0.02}, self.now_ns)
+        self.guard.begin(self.plan, before, {0: 0.02, 1: -0.02}, self.now_ns)
         start = self.now_ns
         for i in range(200):
             self.now_ns += TICK_NS
@@ -140,6 +145,48 @@ def test_a_starved_queue_may_take_more_time_where_it_gets_it(bench: GuardBench) 
     """Softirqs on the new CPU grow by far more than they took on the old one, and the delay falls: kept."""
     before = [bench.tick(20_000_000, soft=0.02) for _ in range(20)]
     assert bench.judge(before, bench.tick(5_000_000, soft=0.4)).outcome == "kept"
+
+
+def test_a_load_that_left_one_cpu_for_the_other_is_the_change_itself(bench: GuardBench) -> None:
+    """Packets cost ten times what was expected: what the old CPU lost the new one has, and the verdict stands."""
+    before = [bench.tick(50_000, soft=0.1, other_soft=0.6) for _ in range(20)]
+    verdict = bench.judge(before, [bench.tick(25_000, soft=0.6, other_soft=0.1) for _ in range(40)])
+    assert verdict.outcome == "kept"
+    before = [bench.tick(50_000, soft=0.1, other_soft=0.6) for _ in range(20)]
+    verdict = bench.judge(before, [bench.tick(50_000, soft=0.6, other_soft=0.1) for _ in range(40)])
+    assert verdict.outcome == "rolled_back"
+
+
+def test_a_consumer_that_keeps_up_again_is_reason_enough(bench: GuardBench) -> None:
+    """The delay up to the stack stays as it was; what had piled up in the consumer's socket is read."""
+    before = [bench.tick(50_000, waiting_bytes=1 << 20) for _ in range(20)]
+    verdict = bench.judge(before, [bench.tick(50_000, waiting_bytes=1_000) for _ in range(40)])
+    assert verdict.outcome == "kept"
+    assert verdict.reason == "the consumers keep up: 1024 KiB waited for them, 1 KiB do"
+
+
+def test_a_consumer_that_catches_up_is_waited_for(bench: GuardBench) -> None:
+    """8 MiB had piled up, of which 1 MiB is read in a second: kept when most of it is gone."""
+    before = [bench.tick(50_000, waiting_bytes=8 << 20) for _ in range(20)]
+    after = [bench.tick(50_000, waiting_bytes=max(0, (8 << 20) - i * (1 << 20) // 10)) for i in range(120)]
+    assert bench.judge(before, after).outcome == "kept"
+    assert 6 < bench.took_s < 9
+
+
+def test_a_consumer_that_falls_behind_undoes_the_change(bench: GuardBench) -> None:
+    """The packets reach the stack in half the time, and the application later than ever."""
+    before = [bench.tick(50_000, waiting_bytes=1_000) for _ in range(20)]
+    verdict = bench.judge(before, [bench.tick(25_000, waiting_bytes=1 << 20) for _ in range(40)])
+    assert verdict.outcome == "rolled_back"
+    assert "the consumers fall behind" in verdict.reason
+
+
+@pytest.mark.parametrize(("was", "now"), [(30_000, 0), (1 << 20, 1 << 19)])
+def test_what_waits_for_a_consumer_varies(bench: GuardBench, was: int, now: int) -> None:
+    """A few packets, or a backlog that is still there: no reason to keep what helps nothing else."""
+    before = [bench.tick(50_000, waiting_bytes=was) for _ in range(20)]
+    verdict = bench.judge(before, [bench.tick(50_000, waiting_bytes=now) for _ in range(40)])
+    assert verdict.outcome == "rolled_back"
 
 
 def test_too_few_packets_are_undecided(bench: GuardBench) -> None:

@@ -43,6 +43,7 @@ struct flow {
 static struct flow flows[MAX_FLOWS];
 static uint32_t hist[BUCKETS];
 static uint64_t slice_n, foreign;
+static long work_loops; /* what the application computes of each packet */
 
 static void on_signal(int signo)
 {
@@ -109,6 +110,13 @@ static void count(struct flow *flow, const struct payload *payload, unsigned int
 		flow->next_seq = payload->seq + 1;
 }
 
+/* In loops, not in time: interrupts that come meanwhile make it longer. */
+static void work(void)
+{
+	for (volatile long i = 0; i < work_loops; i++)
+		;
+}
+
 static void receive(struct flow *flow)
 {
 	static struct payload payloads[BATCH];
@@ -123,8 +131,10 @@ static void receive(struct flow *flow)
 	}
 	n = recvmmsg(flow->fd, msgs, BATCH, MSG_DONTWAIT, NULL);
 	now = mono_ns();
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < n; i++) {
 		count(flow, &payloads[i], msgs[i].msg_len, now);
+		work();
+	}
 }
 
 static int open_flow(int epoll, int port, int index)
@@ -163,9 +173,13 @@ static void print_totals(int n_flows, double seconds)
 int main(int argc, char **argv)
 {
 	static const struct option known[] = {
-	    {"port", required_argument, NULL, 'p'},	{"flows", required_argument, NULL, 'f'},
-	    {"cpu", required_argument, NULL, 'c'},	{"fifo", required_argument, NULL, 'F'},
-	    {"slice-ms", required_argument, NULL, 's'}, {0},
+	    {"port", required_argument, NULL, 'p'},
+	    {"flows", required_argument, NULL, 'f'},
+	    {"cpu", required_argument, NULL, 'c'},
+	    {"fifo", required_argument, NULL, 'F'},
+	    {"slice-ms", required_argument, NULL, 's'},
+	    {"work", required_argument, NULL, 'w'},
+	    {0},
 	};
 	int port = 20000, n_flows = 1, cpu = -1, fifo = 0, c, epoll;
 	struct sigaction act = {.sa_handler = on_signal};
@@ -189,13 +203,16 @@ int main(int argc, char **argv)
 		case 's':
 			slice_ns = atoll(optarg) * 1000000;
 			break;
+		case 'w':
+			work_loops = atol(optarg);
+			break;
 		default:
 			n_flows = 0;
 		}
 	}
 	if (n_flows < 1 || n_flows > MAX_FLOWS || port < 1 || port + n_flows > 65536 || slice_ns < 1) {
-		fprintf(stderr,
-			"usage: consumer [--port P] [--flows N] [--cpu N] [--fifo PRIO] [--slice-ms MS]\n");
+		fprintf(stderr, "usage: consumer [--port P] [--flows N] [--cpu N] [--fifo PRIO] [--slice-ms "
+				"MS] [--work LOOPS]\n");
 		return 2;
 	}
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
