@@ -22,7 +22,8 @@ HORIZONS_S = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0)
 EXPERTS = ("hold", "alr", "kalman2", "kalman3", "rls", "lstm")
 """hold: the last offset, moved on at the mean rate of up to 4096 s. alr: a line over 4 to 64 points, as many as predict
 best (linuxptp's linreg servo). kalman2, kalman3: the bank's members with two and three states. rls: an
-autoregression of the increments. lstm: a recurrent correction of the bank's forecast."""
+autoregression of the increments, and a regression of what is gained by the horizon on how far the clock is above its
+means: a disciplined one returns. lstm: a recurrent correction of the bank's forecast."""
 STANDARD_EXPERTS = tuple(e for e in EXPERTS if e != "lstm")
 """Those that take part unless others are named: docs/lstm.md tells why lstm doesn't."""
 

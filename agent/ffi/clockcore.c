@@ -27,6 +27,8 @@
 /* An interval that differs from the usual by this part breaks the chain of increments. */
 #define AR_INTERVAL_SLACK  0.25
 #define INTERVAL_SMOOTHING 0.05
+/* The means of which a disciplined clock may be above or below. */
+static const double mean_span_s[AGENT_MEANS] = {16.0, 256.0, 4096.0};
 
 void agent_tracks_start(struct agent_tracks *t)
 {
@@ -186,9 +188,19 @@ static void add_increment(struct agent_tracks *t, double dt, double change)
 	t->height += increment - t->height / AR_HEIGHT_SAMPLES;
 }
 
+static void add_to_means(struct agent_tracks *t, double dt, double offset)
+{
+	int k;
+
+	for (k = 0; k < AGENT_MEANS; k++)
+		t->mean[k] += (offset - t->mean[k]) * dt / (fmin(t->seen_s, mean_span_s[k]) + dt);
+	t->seen_s += dt;
+}
+
 void agent_tracks_add(struct agent_tracks *t, double time_s, double offset)
 {
 	double dt = 0.0, change = 0.0;
+	int k;
 
 	if (t->n) {
 		dt = time_s - t->time_s[t->newest];
@@ -199,11 +211,14 @@ void agent_tracks_add(struct agent_tracks *t, double time_s, double offset)
 	t->newest = (t->newest + 1) & (AGENT_POINTS - 1);
 	t->time_s[t->newest] = time_s;
 	t->offset[t->newest] = offset;
+	for (k = 0; k < AGENT_MEANS && !t->n; k++)
+		t->mean[k] = offset;
 	if (t->n < AGENT_POINTS)
 		t->n++;
 	if (dt > 0.0) {
 		double span = t->held_span_s + dt;
 
+		add_to_means(t, dt, offset);
 		/* The first few rates are noise, and would look like increments. */
 		if (t->held_span_s > 0.0)
 			add_increment(t, dt, change);
@@ -221,6 +236,16 @@ void agent_tracks_shift(struct agent_tracks *t, double offset)
 		t->offset[i] += offset;
 	for (i = 0; i < AGENT_LINE_SIZES; i++)
 		t->lines[i].intercept += offset;
+	for (i = 0; i < AGENT_MEANS; i++)
+		t->mean[i] += offset;
+}
+
+void agent_tracks_step(struct agent_tracks *t, double by)
+{
+	int k;
+
+	for (k = 0; k < AGENT_MEANS; k++)
+		t->mean[k] -= by;
 }
 
 void agent_tracks_forget(struct agent_tracks *t, int keep)
@@ -236,10 +261,16 @@ void agent_tracks_forget(struct agent_tracks *t, int keep)
 	t->height = 0.0;
 }
 
+/* No rate is held for longer than it has been seen. */
+static int knows_rate(const struct agent_tracks *t, double time_s)
+{
+	return t->held_span_s > 0.0 && t->held_span_s >= time_s - t->time_s[t->newest];
+}
+
 /* What each expert expects at a time; NaN while it can't tell. */
 static double hold_at(const struct agent_tracks *t, double time_s)
 {
-	if (!(t->held_span_s > 0.0))
+	if (!knows_rate(t, time_s))
 		return NAN;
 	return t->offset[t->newest] + t->held_rate * (time_s - t->time_s[t->newest]);
 }
@@ -309,7 +340,9 @@ static void autoregression_at(const struct agent_tracks *t, const double *time_s
 		run_until(t, &r, span_s, constant);
 		part = span_s / t->interval_s - r.step;
 		rest = part < 1.0 ? part * next_increment(t, &r, constant) : 0.0;
-		out[i] = t->offset[t->newest] + r.gone + rest + t->held_rate * span_s;
+		out[i] = NAN;
+		if (knows_rate(t, time_s[i]))
+			out[i] = t->offset[t->newest] + r.gone + rest + t->held_rate * span_s;
 	}
 }
 
@@ -323,11 +356,12 @@ static void autoregression_at(const struct agent_tracks *t, const double *time_s
 #define WEIGHT_MEMORY 2000.0
 /* Losses are in units of the best voice's own error over so many spans, not of what the bank says of itself: where that
  * is far too unsure, nobody would ever lose. */
-#define SPANS_MEMORY 20.0
-#define SPANS_PRIOR  0.3
-#define RATIO_MEMORY 1000.0
-#define RATIO_PRIOR  30.0
-#define RATIO_CAP    16.0
+#define SPANS_MEMORY  20.0
+#define SPANS_PRIOR   0.3
+#define SHORTER_SPANS 6.0
+#define RATIO_MEMORY  1000.0
+#define RATIO_PRIOR   30.0
+#define RATIO_CAP     16.0
 /* However little the bank thinks of two or three states: its models are not the clock. */
 #define LEAST_PART  0.02
 #define LEAST_SHARE 1e-9
@@ -344,6 +378,12 @@ static void autoregression_at(const struct agent_tracks *t, const double *time_s
 #define READOUT_PRIOR_VAR 2.5e-3
 #define READOUT_MEMORY	  2000.0
 #define READOUT_CLIP	  3.0
+/* The regression on the means: likewise; its usual error is over so many spans at the most, and an error no more than
+ * so many of it. */
+#define GAIN_PRIOR_VAR	 0.1
+#define GAIN_MEMORY	 1000.0
+#define GAIN_ERROR_SPANS 100.0
+#define GAIN_CLIP	 3.0
 
 /* The voices: the experts, kalman2 and kalman3 by families. */
 enum {
@@ -354,14 +394,15 @@ enum {
 	AGING,
 	RETURNING,
 	AUTOREGRESSION,
+	REVERSION,
 	RECURRENT,
 };
 
 /* With 4 % the recurrent voice cost up to 2 % where it earned nothing, with 1 % no more than 0.6 %. */
-static const double prior[AGENT_VOICES] = {0.04, 0.04, 0.21, 0.21, 0.21, 0.21, 0.04, 0.01};
+static const double prior[AGENT_VOICES] = {0.04, 0.04, 0.21, 0.21, 0.21, 0.21, 0.04, 0.03, 0.01};
 static const int expert_of[AGENT_VOICES] = {
-    AGENT_EXPERT_HOLD,	  AGENT_EXPERT_ALR,	AGENT_EXPERT_KALMAN2, AGENT_EXPERT_KALMAN2,
-    AGENT_EXPERT_KALMAN3, AGENT_EXPERT_KALMAN3, AGENT_EXPERT_RLS,     AGENT_EXPERT_LSTM,
+    AGENT_EXPERT_HOLD,	  AGENT_EXPERT_ALR, AGENT_EXPERT_KALMAN2, AGENT_EXPERT_KALMAN2, AGENT_EXPERT_KALMAN3,
+    AGENT_EXPERT_KALMAN3, AGENT_EXPERT_RLS, AGENT_EXPERT_RLS,	  AGENT_EXPERT_LSTM,
 };
 
 static int is_bank(int voice)
@@ -404,6 +445,7 @@ void agent_mixture_start(struct agent_mixture *m)
 {
 	int i, e;
 
+	m->stepped = 0.0;
 	for (i = 0; i < m->n_horizons; i++) {
 		struct agent_horizon *h = &m->horizons[i];
 		double span = h->span_s;
@@ -415,6 +457,8 @@ void agent_mixture_start(struct agent_mixture *m)
 			h->log_weight[e] = log(prior[e]);
 			h->voice_ratio[e] = 1.0;
 		}
+		for (e = 0; e < AGENT_MEANS; e++)
+			h->gain_spread[e * (AGENT_MEANS + 1)] = GAIN_PRIOR_VAR;
 		h->spans = SPANS_PRIOR;
 		h->ratio_var = 1.0;
 		h->ratio_count = RATIO_PRIOR;
@@ -422,11 +466,11 @@ void agent_mixture_start(struct agent_mixture *m)
 	}
 }
 
-/* How much the bank's opinion counts at a horizon: as much as its squared errors there are near the best voice's. */
+/* How much the bank's opinion counts at a horizon: next to nothing where its squared errors are twice the best voice's. */
 static double credit_of_bank(const struct agent_mixture *m, const struct opinion *o,
 			     const struct agent_horizon *h, const struct choir *c)
 {
-	double least = INFINITY, own = 0.0, of_bank = 0.0, share;
+	double least = INFINITY, own = 0.0, of_bank = 0.0, share, part;
 	int v;
 
 	for (v = 0; v < AGENT_VOICES; v++) {
@@ -439,11 +483,35 @@ static double credit_of_bank(const struct agent_mixture *m, const struct opinion
 			own += share * h->voice_ratio[v];
 		}
 	}
-	return own > 0.0 ? fmin(1.0, least * of_bank / own) : 1.0;
+	if (!(own > 0.0))
+		return 1.0;
+	part = fmin(1.0, least * of_bank / own);
+	return part * part * part * part;
+}
+
+/* What each voice has earned by its errors, at each horizon: those of shorter horizons count too, the less the more
+ * there are of its own. Who is far off at 10 s is so at 60 s, where minutes go by until it shows. */
+static void sum_up(const struct agent_mixture *m, double earned[][AGENT_VOICES])
+{
+	double start[AGENT_VOICES];
+	int i, v;
+
+	for (v = 0; v < AGENT_VOICES; v++)
+		start[v] = log(prior[v]);
+	for (i = 0; i < m->n_horizons; i++) {
+		const struct agent_horizon *h = &m->horizons[i];
+		double part = SHORTER_SPANS / (SHORTER_SPANS + h->spans);
+
+		for (v = 0; v < AGENT_VOICES; v++) {
+			earned[i][v] = h->log_weight[v];
+			if (i)
+				earned[i][v] += part * (earned[i - 1][v] - start[v]);
+		}
+	}
 }
 
 static struct mixed mix(const struct agent_mixture *m, const struct opinion *o, const struct agent_horizon *h,
-			const struct choir *c)
+			const double *earned, const struct choir *c)
 {
 	struct mixed out = {0};
 	double log_weight[AGENT_VOICES];
@@ -461,7 +529,7 @@ static struct mixed mix(const struct agent_mixture *m, const struct opinion *o, 
 		/* ... and the bank's own evidence comes with every sample, long before scores at a long horizon do. */
 		if (is_bank(v))
 			evidence += o->log_share[v - FREE];
-		log_weight[v] = h->log_weight[v] + credit * evidence;
+		log_weight[v] = earned[v] + credit * evidence;
 		best = fmax(best, log_weight[v]);
 	}
 	for (v = 0; v < AGENT_VOICES; v++) {
@@ -473,7 +541,7 @@ static struct mixed mix(const struct agent_mixture *m, const struct opinion *o, 
 		/* Not by the weight, which keeps a share for families that all samples speak against: their variances may
 		 * dwarf all others. */
 		if (is_bank(v)) {
-			double share = o->share[v - FREE] * exp(h->log_weight[v] - h->log_weight[FREE]);
+			double share = o->share[v - FREE] * exp(earned[v] - earned[FREE]);
 
 			of_bank += share;
 			var += share * c->var[v];
@@ -512,7 +580,61 @@ static void consult(struct agent_bank *bank, const struct agent_tracks *tracks, 
 		c->offset[AUTOREGRESSION] = *ar;
 	else
 		autoregression_at(tracks, &at_s, 1, &c->offset[AUTOREGRESSION]);
-	c->offset[RECURRENT] = NAN;
+	c->offset[REVERSION] = c->offset[RECURRENT] = NAN;
+}
+
+/* Add the voice that knows the means, at one horizon; tells how far above each of them the newest sample is. */
+static void revert(const struct agent_horizon *h, const struct agent_tracks *tracks, struct choir *c,
+		   double *apart)
+{
+	double at = tracks->offset[tracks->newest];
+	int k;
+
+	c->offset[REVERSION] = at;
+	for (k = 0; k < AGENT_MEANS; k++) {
+		apart[k] = at - tracks->mean[k];
+		c->offset[REVERSION] += h->gain[k] * apart[k];
+	}
+}
+
+/* Recursive least squares about 0, where a clock stays that nobody brings back, in units of the usual error. */
+static void learn_gain(struct agent_horizon *h, const struct agent_pending *p, double gained,
+		       double in_flight)
+{
+	double stay = exp(-1.0 / (GAIN_MEMORY * in_flight)), fade = stay * stay;
+	double x[AGENT_MEANS], px[AGENT_MEANS] = {0.0}, error = gained, total = in_flight, limit, sigma;
+	int j, k;
+
+	for (k = 0; k < AGENT_MEANS; k++)
+		error -= h->gain[k] * p->apart[k];
+	if (h->gain_error_var <= 0.0)
+		h->gain_error_var = fmax(error * error, 1.0);
+	h->gain_error_var += (fmin(error * error, RATIO_CAP * h->gain_error_var) - h->gain_error_var) /
+			     (fmin(1.0 + (double)h->scored / in_flight, GAIN_ERROR_SPANS) * in_flight);
+	sigma = sqrt(h->gain_error_var);
+	for (k = 0; k < AGENT_MEANS; k++) {
+		x[k] = p->apart[k] / sigma;
+		h->gain[k] *= stay;
+		for (j = 0; j < AGENT_MEANS; j++)
+			h->gain_spread[k * AGENT_MEANS + j] *= fade;
+		h->gain_spread[k * (AGENT_MEANS + 1)] += (1.0 - fade) * GAIN_PRIOR_VAR;
+	}
+	for (k = 0; k < AGENT_MEANS; k++) {
+		for (j = 0; j < AGENT_MEANS; j++)
+			px[k] += h->gain_spread[k * AGENT_MEANS + j] * x[j];
+		total += px[k] * x[k];
+	}
+	/* Of what is exact, roundings may leave less than nothing. */
+	if (!(total >= in_flight))
+		return;
+	error /= sigma;
+	limit = GAIN_CLIP * sqrt(total);
+	error = error > limit ? limit : error < -limit ? -limit : error;
+	for (k = 0; k < AGENT_MEANS; k++) {
+		h->gain[k] += px[k] * error / total;
+		for (j = 0; j < AGENT_MEANS; j++)
+			h->gain_spread[k * AGENT_MEANS + j] -= px[k] * px[j] / total;
+	}
 }
 
 void agent_readout_start(struct agent_readout *r)
@@ -594,9 +716,12 @@ void agent_mixture_forecast(const struct agent_mixture *m, struct agent_bank *ba
 			    const struct agent_tracks *tracks, double time_s,
 			    const struct agent_readout *readout, struct agent_forecast *out)
 {
-	double at[AGENT_HORIZONS] = {0}, ar[AGENT_HORIZONS];
+	double at[AGENT_HORIZONS] = {0}, ar[AGENT_HORIZONS], apart[AGENT_MEANS];
 	struct opinion opinion = opinion_of(bank);
+	double earned[AGENT_HORIZONS][AGENT_VOICES];
 	int i;
+
+	sum_up(m, earned);
 
 	for (i = 0; i < m->n_horizons; i++)
 		at[i] = time_s + m->horizons[i].span_s;
@@ -607,9 +732,10 @@ void agent_mixture_forecast(const struct agent_mixture *m, struct agent_bank *ba
 		struct choir c;
 
 		consult(bank, tracks, at[i], &ar[i], &c);
+		revert(h, tracks, &c, apart);
 		if (readout)
 			read_out(readout, i, &c);
-		mixed = mix(m, &opinion, h, &c);
+		mixed = mix(m, &opinion, h, earned[i], &c);
 		tell(&c, &mixed, &out[i]);
 		out[i].offset = mixed.offset;
 		out[i].sigma = sqrt(mixed.var * h->ratio_var);
@@ -632,6 +758,7 @@ void agent_mixture_keep(struct agent_mixture *m, struct agent_bank *bank, const 
 	double time_s = agent_bank_time(bank), soonest = time_s + tracks->interval_s, asked_s = -INFINITY;
 	struct agent_moments drift[AGENT_BANK_GROUPS];
 	struct opinion opinion;
+	double earned[AGENT_HORIZONS][AGENT_VOICES];
 	struct choir c;
 	int i, slot;
 
@@ -647,11 +774,16 @@ void agent_mixture_keep(struct agent_mixture *m, struct agent_bank *bank, const 
 		if (asked_s == -INFINITY) {
 			agent_bank_drift(bank, drift);
 			opinion = opinion_of(bank);
+			sum_up(m, earned);
 		}
 		if (due_s != asked_s)
 			consult(bank, tracks, due_s, NULL, &c);
 		asked_s = due_s;
 		slot = (h->first + h->n++) % AGENT_PENDING;
+		p = &h->pending[slot];
+		revert(h, tracks, &c, p->apart);
+		p->from = tracks->offset[tracks->newest];
+		p->stepped = m->stepped;
 		if (readout) {
 			struct agent_kept_features *kept = &readout->horizons[i].kept[slot];
 
@@ -660,8 +792,7 @@ void agent_mixture_keep(struct agent_mixture *m, struct agent_bank *bank, const 
 			kept->said = read_out(readout, i, &c);
 			kept->sigma = sqrt(c.all.var);
 		}
-		mixed = mix(m, &opinion, h, &c);
-		p = &h->pending[slot];
+		mixed = mix(m, &opinion, h, earned[i], &c);
 		p->made_s = h->last_made_s = time_s;
 		p->due_s = due_s;
 		memcpy(p->offset, c.offset, sizeof(p->offset));
@@ -701,7 +832,8 @@ static void score(const struct agent_mixture *m, struct agent_horizon *h, const 
 	double in_flight = h->n > 1 ? h->n : 1.0;
 	double best = -INFINITY, sum = 0.0, told;
 	double log_weight[AGENT_VOICES];
-	double scale = said * least_ratio(m, h, p, offset - late, said, in_flight);
+	double stepped = m->stepped - p->stepped;
+	double scale = said * least_ratio(m, h, p, offset - late + stepped, said, in_flight);
 	int e;
 
 	h->scored++;
@@ -712,8 +844,9 @@ static void score(const struct agent_mixture *m, struct agent_horizon *h, const 
 		learn_readout(readout, kept, (offset - p->offset[RECURRENT] - late) / sigma,
 			      in_flight * (h->ratio_var + var / (sigma * sigma)), in_flight);
 	}
+	learn_gain(h, p, offset - p->from + stepped, in_flight);
 	for (e = 0; e < AGENT_VOICES; e++) {
-		double miss = offset - p->offset[e] - late, loss;
+		double miss = offset - p->offset[e] - late + stepped, loss;
 
 		if (!m->enabled[expert_of[e]] || !isfinite(p->offset[e]))
 			continue;
@@ -779,9 +912,15 @@ void agent_mixture_shift(struct agent_mixture *m, double offset)
 			    &m->horizons[i].pending[(m->horizons[i].first + k) % AGENT_PENDING];
 
 			p->mixed += offset;
+			p->from += offset;
 			for (e = 0; e < AGENT_VOICES; e++)
 				p->offset[e] += offset;
 		}
+}
+
+void agent_mixture_step(struct agent_mixture *m, double by)
+{
+	m->stepped += by;
 }
 
 void agent_mixture_drop(struct agent_mixture *m, double since_s)

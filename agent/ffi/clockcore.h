@@ -11,6 +11,7 @@
 
 #define AGENT_POINTS	      64
 #define AGENT_LINE_SIZES      5 /* 4, 8, 16, 32, 64 points */
+#define AGENT_MEANS	      3 /* over 16, 256, 4096 s */
 #define AGENT_AR_LAGS	      6
 #define AGENT_AR_COEFFICIENTS 8 /* the lags, the height above the slow mean, a constant */
 
@@ -28,6 +29,7 @@ struct agent_tracks {
 	int32_t n, newest;
 	struct agent_line lines[AGENT_LINE_SIZES];
 	double held_rate, held_span_s;
+	double mean[AGENT_MEANS], seen_s;
 	double interval_s;
 	double lag[AGENT_AR_LAGS];
 	int32_t lags;
@@ -42,6 +44,8 @@ void agent_tracks_start(struct agent_tracks *tracks);
 void agent_tracks_add(struct agent_tracks *tracks, double time_s, double offset);
 /* Moves the known points: a step of the offset, a change of the base. */
 void agent_tracks_shift(struct agent_tracks *tracks, double offset);
+/* Leaves the means where they were while all else moves: a disciplined clock that stepped returns to its own. */
+void agent_tracks_step(struct agent_tracks *tracks, double by);
 /* Forgets all points but the newest `keep`, and the rates: the frequency is another. */
 void agent_tracks_forget(struct agent_tracks *tracks, int keep);
 
@@ -54,8 +58,8 @@ void agent_tracks_forget(struct agent_tracks *tracks, int keep);
 #define AGENT_EXPERT_KALMAN3 3
 #define AGENT_EXPERT_RLS     4
 #define AGENT_EXPERT_LSTM    5
-/* What the experts are mixed of: kalman2 and kalman3 are two families each. */
-#define AGENT_VOICES   8
+/* What the experts are mixed of: kalman2 and kalman3 are two families each, rls is two regressions. */
+#define AGENT_VOICES   9
 #define AGENT_HORIZONS 16
 #define AGENT_PENDING  64
 
@@ -63,6 +67,8 @@ struct agent_pending {
 	double made_s, due_s;
 	double offset[AGENT_VOICES];
 	double drift; /* to carry them to the sample that scores them */
+	double from, apart[AGENT_MEANS],
+	    stepped; /* the newest sample then, above its means; all steps until then */
 	double mixed, var;
 };
 
@@ -76,6 +82,8 @@ struct agent_horizon {
 	double spans;			  /* that those are of */
 	double ratio_var;		  /* squared error over what was said, smoothed */
 	double ratio_count;
+	/* How much of what a sample is above its means it gains by the horizon, by recursive least squares. */
+	double gain[AGENT_MEANS], gain_spread[AGENT_MEANS * AGENT_MEANS], gain_error_var;
 	double quantile; /* p99 of |error| over its calibrated sigma */
 	int64_t scored;
 };
@@ -83,6 +91,7 @@ struct agent_horizon {
 struct agent_mixture {
 	int32_t n_horizons;
 	int32_t enabled[AGENT_EXPERTS];
+	double stepped; /* sum of all steps */
 	struct agent_horizon horizons[AGENT_HORIZONS];
 };
 
@@ -131,6 +140,8 @@ void agent_mixture_score(struct agent_mixture *mixture, double time_s, double of
 			 double interval_s, struct agent_readout *readout);
 /* Moves what is pending: a step, a change of the base. */
 void agent_mixture_shift(struct agent_mixture *mixture, double offset);
+/* Takes a step of the offset: what is pending moves with it. */
+void agent_mixture_step(struct agent_mixture *mixture, double by);
 /* Drops what was predicted at since_s or later. */
 void agent_mixture_drop(struct agent_mixture *mixture, double since_s);
 

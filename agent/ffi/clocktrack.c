@@ -263,6 +263,8 @@ void agent_track_step(struct agent_track *t, int64_t by_ns)
 	t->base_ns = sum_of(t->base_ns, by_ns);
 	t->jumped = 1;
 	agent_bank_forget_offset(t->bank);
+	agent_tracks_step(t->experts, (double)by_ns);
+	agent_mixture_step(t->mixture, (double)by_ns);
 	agent_noise_forget_neighbours(&t->noise);
 }
 

@@ -189,8 +189,10 @@ class ReferenceTracks:
     HEIGHT_SAMPLES = 512.0
     FIRST_SPREAD = 10.0
     CLIP = 4.0
+    MEAN_SPANS_S = np.array([16.0, 256.0, 4096.0])
 
     def __init__(self) -> None:
+        self.means, self.seen_s = np.zeros(3), 0.0
         self.points: deque[tuple[float, float]] = deque(maxlen=64)
         self.lines = [_Line(size) for size in (4, 8, 16, 32, 64)]
         self.held_rate = self.held_span = self.interval = self.height = self.error_var = 0.0
@@ -205,9 +207,13 @@ class ReferenceTracks:
         if before is not None and time_s <= before[0]:
             return
         self.points.append((time_s, offset))
-        if before is not None:
+        if before is None:
+            self.means[:] = offset
+        else:
             dt, change = time_s - before[0], offset - before[1]
             span = self.held_span + dt
+            self.means += (offset - self.means) * dt / (np.minimum(self.seen_s, self.MEAN_SPANS_S) + dt)
+            self.seen_s += dt
             if self.held_span > 0.0:
                 self._increment(dt, change)
             self.held_span = min(span, 4096.0)
@@ -274,6 +280,7 @@ class ReferenceTracks:
         self.points = deque([(t, y + by) for t, y in self.points], maxlen=64)
         for line in self.lines:
             line.intercept += by
+        self.means += by
 
     def forget(self, keep: int) -> None:
         """Forget all points but the newest, and the rates."""
@@ -284,10 +291,12 @@ class ReferenceTracks:
         self.lags = []
 
     def hold(self, at_s: float) -> float:
-        """The last offset, moved on at the held rate."""
+        """The last offset, moved on at the held rate, for no longer than that has been seen."""
         if self.held_span <= 0.0:
             return nan
         time_s, offset = self.points[-1]
+        if at_s - time_s > self.held_span:
+            return nan
         return offset + self.held_rate * (at_s - time_s)
 
     def line(self, at_s: float) -> float:
@@ -305,6 +314,8 @@ class ReferenceTracks:
         if len(self.lags) < self.LAGS or self.updates < 64:
             return nan
         time_s, offset = self.points[-1]
+        if at_s - time_s > self.held_span:
+            return nan
         lags, height, gone, step = list(self.lags), self.height, 0.0, 0
         limit = self.CLIP * sqrt(self.error_var)
         span = at_s - time_s
@@ -322,10 +333,10 @@ class ReferenceTracks:
 
 # ---- the mixture -----------------------------------------------------------------------------------------------
 
-VOICES = ("hold", "line", *FAMILIES, "autoregression", "recurrent")
-PRIOR = np.array([0.04, 0.04, 0.21, 0.21, 0.21, 0.21, 0.04, 0.01])
-EXPERT_OF = ("hold", "alr", "kalman2", "kalman2", "kalman3", "kalman3", "rls", "lstm")
-IS_BANK = np.array([False, False, True, True, True, True, False, False])
+VOICES = ("hold", "line", *FAMILIES, "autoregression", "reversion", "recurrent")
+PRIOR = np.array([0.04, 0.04, 0.21, 0.21, 0.21, 0.21, 0.04, 0.03, 0.01])
+EXPERT_OF = ("hold", "alr", "kalman2", "kalman2", "kalman3", "kalman3", "rls", "rls", "lstm")
+IS_BANK = np.array([False, False, True, True, True, True, False, False, False])
 NORMAL_P99 = 2.5758293035489004
 
 
@@ -350,6 +361,9 @@ class _Pending:
     mixed: float
     var: float
     kept: _Kept | None
+    origin: float
+    apart: Floats
+    stepped: float
 
 
 class ReferenceReadout:
@@ -378,10 +392,40 @@ class ReferenceReadout:
         self.spread -= total * np.outer(gain, gain)
 
 
-@dataclass
+class ReferenceReversion:
+    """What a clock gains of how far it is above its means, by recursive least squares about 0."""
+
+    MEMORY, PRIOR_VAR, CLIP = 1000.0, 0.1, 3.0
+
+    def __init__(self) -> None:
+        self.gain, self.spread, self.error_var = np.zeros(3), self.PRIOR_VAR * np.eye(3), 0.0
+
+    def learn(self, apart: Floats, gained: float, scored: int, in_flight: float) -> None:
+        """Learn from what was gained since the clock was so far above its means."""
+        error = gained - float(self.gain @ apart)
+        if self.error_var <= 0.0:
+            self.error_var = max(error**2, 1.0)
+        seen = min(error**2, 16.0 * self.error_var)
+        spans = min(1.0 + scored / in_flight, 100.0)
+        self.error_var += (seen - self.error_var) / (spans * in_flight)
+        sigma = sqrt(self.error_var)
+        stay = float(np.exp(-1.0 / (self.MEMORY * in_flight)))
+        self.gain *= stay
+        self.spread = stay**2 * self.spread + (1.0 - stay**2) * self.PRIOR_VAR * np.eye(3)
+        x = apart / sigma
+        px = self.spread @ x
+        total = in_flight + float(px @ x)
+        limit = self.CLIP * sqrt(total)
+        self.gain += px * float(np.clip(error / sigma, -limit, limit)) / total
+        self.spread -= np.outer(px, px) / total
+
+
+@dataclass(eq=False)
 class _Horizon:
     span_s: float
     readout: ReferenceReadout | None = None
+    reversion: ReferenceReversion = field(default_factory=ReferenceReversion)
+    scored: int = 0
     pending: deque[_Pending] = field(default_factory=deque)
     last_made_s: float = -inf
     log_weight: Floats = field(default_factory=lambda: np.log(PRIOR))
@@ -411,16 +455,24 @@ class ReferenceMixture:
         self.horizons = [_Horizon(s, ReferenceReadout(n_features) if readout else None) for s in horizons_s]
         self.features, self.expected = np.zeros(n_features), np.zeros(len(horizons_s))
         self.enabled = np.array([name in experts for name in EXPERT_OF])
+        self.stepped = 0.0
 
     def _voices(
         self, bank: ReferenceBank, tracks: ReferenceTracks, at_s: float
     ) -> tuple[Floats, Floats, float, float]:
         """Return the voices' offsets, the bank's families' variances, mean and variance of all the bank."""
         means, variances = bank.forecast(at_s - bank.time_s)
-        offsets = [tracks.hold(at_s), tracks.line(at_s), *means[:4], tracks.autoregression(at_s), nan]
+        offsets = [tracks.hold(at_s), tracks.line(at_s), *means[:4], tracks.autoregression(at_s), nan, nan]
         var = np.zeros(len(VOICES))
         var[IS_BANK] = variances[:4]
         return np.array(offsets), var, float(means[4]), float(variances[4])
+
+    @staticmethod
+    def _revert(h: _Horizon, tracks: ReferenceTracks, voices: tuple[Floats, Floats, float, float]) -> Floats:
+        """Add the voice that knows the means at a horizon; return how far above them the newest sample is."""
+        apart: Floats = tracks.points[-1][1] - tracks.means
+        voices[0][-2] = tracks.points[-1][1] + float(h.reversion.gain @ apart)
+        return apart
 
     def _read_out(self, place: int, voices: tuple[Floats, Floats, float, float]) -> _Kept | None:
         """Add the recurrent voice at a horizon; return what it said."""
@@ -431,6 +483,15 @@ class ReferenceMixture:
         voices[0][-1] = voices[2] + kept.said * kept.sigma
         return kept
 
+    def _earned(self, h: _Horizon) -> Floats:
+        """Return the logarithms of the weights by the errors at a horizon, and at those that are shorter."""
+        place = self.horizons.index(h)
+        if not place:
+            return h.log_weight
+        shorter = self._earned(self.horizons[place - 1]) - np.log(PRIOR)
+        earned: Floats = h.log_weight + 6.0 / (6.0 + h.spans) * shorter
+        return earned
+
     def _mix(
         self, bank: ReferenceBank, h: _Horizon, voices: tuple[Floats, Floats, float, float]
     ) -> tuple[Floats, float, float]:
@@ -438,20 +499,21 @@ class ReferenceMixture:
         offsets, var, mean_of_bank, var_of_bank = voices
         evidence = np.full(len(VOICES), -inf)
         told = self.enabled & np.isfinite(offsets)
+        earned = self._earned(h)
         ratios, shares = h.voice_ratio[told & IS_BANK], np.maximum(bank.family_weight, 1e-9)[told[2:6]]
-        credit = min(1.0, float(h.voice_ratio[told].min()) / float(shares @ ratios / shares.sum()))
+        credit = min(1.0, float(h.voice_ratio[told].min()) / float(shares @ ratios / shares.sum())) ** 4
         for v in np.flatnonzero(told):
             apart = offsets[v] - mean_of_bank
             opinion = -2.0 * log1p(apart**2 / (3.0 * h.ratio_var * var_of_bank))
             if IS_BANK[v]:
                 opinion += log(0.02 + 0.98 * bank.family_weight[v - 2])
-            evidence[v] = h.log_weight[v] + credit * opinion
+            evidence[v] = earned[v] + credit * opinion
         weight = np.exp(evidence - evidence.max())
         weight /= weight.sum()
         heard = weight > 0.0
         mixed = mean_of_bank + float(weight[heard] @ (offsets[heard] - mean_of_bank))
         families = heard & IS_BANK
-        share = np.maximum(bank.family_weight, 1e-9) * np.exp(h.log_weight[2:6] - h.log_weight[2])
+        share = np.maximum(bank.family_weight, 1e-9) * np.exp(earned[2:6] - earned[2])
         share = share[families[2:6]]
         own = float(share @ var[families] / share.sum()) if families.any() else var_of_bank
         disagreement = float(weight[heard] @ (offsets[heard] - mixed) ** 2)
@@ -462,6 +524,7 @@ class ReferenceMixture:
         out = []
         for place, h in enumerate(self.horizons):
             voices = self._voices(bank, tracks, time_s + h.span_s)
+            self._revert(h, tracks, voices)
             self._read_out(place, voices)
             weight, offset, var = self._mix(bank, h, voices)
             weights: dict[str, float] = {}
@@ -483,10 +546,14 @@ class ReferenceMixture:
                 continue
             due_s = max(now_s + h.span_s, now_s + tracks.interval)
             voices = self._voices(bank, tracks, due_s)
+            apart = self._revert(h, tracks, voices)
             kept = self._read_out(place, voices)
             _, mixed, var = self._mix(bank, h, voices)
             drift = float(bank.drift()[0][4])
-            h.pending.append(_Pending(now_s, due_s, voices[0], drift, mixed, var, kept))
+            origin = tracks.points[-1][1]
+            h.pending.append(
+                _Pending(now_s, due_s, voices[0], drift, mixed, var, kept, origin, apart, self.stepped)
+            )
             h.last_made_s = now_s
 
     def score(self, time_s: float, offset: float, var: float, interval_s: float) -> None:
@@ -495,18 +562,21 @@ class ReferenceMixture:
             while h.pending and h.pending[0].due_s <= time_s + interval_s / 2.0:
                 p = h.pending[0]
                 if time_s - p.due_s <= 0.25 * h.span_s + 2.0 * interval_s:
-                    self._score(h, p, offset - p.drift * (time_s - p.due_s), var)
+                    self._score(h, p, offset, p.drift * (time_s - p.due_s), var)
                 h.pending.popleft()
 
-    def _score(self, h: _Horizon, p: _Pending, offset: float, var: float) -> None:
+    def _score(self, h: _Horizon, p: _Pending, measured: float, late: float, var: float) -> None:
+        offset, stepped = measured - late, self.stepped - p.stepped
         error, said = offset - p.mixed, p.var + var
         in_flight = max(len(h.pending), 1)
+        h.scored += 1
+        h.reversion.learn(p.apart, measured - p.origin + stepped, h.scored, in_flight)
         if h.readout is not None and p.kept is not None:
             sigma = p.kept.sigma
             noise_var = in_flight * (h.ratio_var + var / sigma**2)
             h.readout.learn(p.kept, (offset - float(p.offsets[-1])) / sigma, noise_var, in_flight)
         took_part = self.enabled & np.isfinite(p.offsets)
-        missed_by = (offset - p.offsets[took_part]) ** 2 / said
+        missed_by = (offset + stepped - p.offsets[took_part]) ** 2 / said
         if h.spans < 20.0:
             h.spans += 1.0 / in_flight
         smoothed = h.voice_ratio[took_part]
@@ -534,7 +604,13 @@ class ReferenceMixture:
         for h in self.horizons:
             for p in h.pending:
                 p.mixed += by
+                p.origin += by
                 p.offsets = p.offsets + by
+
+    def step(self, tracks: ReferenceTracks, by: float) -> None:
+        """Take a step: all moves with it, but the means."""
+        self.stepped += by
+        tracks.means -= by
 
     def drop(self, since_s: float) -> None:
         """Drop what was predicted at `since_s` or later."""

@@ -103,6 +103,9 @@ class Both:
         lib.agent_bank_forget_offset(self.bank.native)
         p = self.ref_bank.p
         p[:, 0, 0], p[:, 0, 1:], p[:, 1:, 0] = 1e30, 0.0, 0.0
+        lib.agent_tracks_step(self.mixture.tracks, 700.0)
+        lib.agent_mixture_step(self.mixture.native, 700.0)
+        self.ref_mixture.step(self.ref_tracks, 700.0)
 
     def _release_drift(self) -> None:
         lib.agent_bank_admit(self.bank.native, 100.0, 640_000.0)
