@@ -501,11 +501,12 @@ class Estimator:
         """Judge the first of the suspects, which neither returned nor begins a jump.
 
         It is left out, as queueing that no read delay shows, and those after it may yet agree. But where the clock is
-        known to go such ways, or nothing has fitted for long, all are followed.
+        known to go such ways and not to return, or nothing has fitted for long, all are followed.
         """
         self._rejected += 1
         self._gate.saw_bad(abs(self._held[0].residual_ns))
-        if self._held_from is None or (not self._gate.believes_moves and self._rejected < _LOST_AFTER):
+        follows = self._gate.believes_moves and not self._gate.expects_returns
+        if self._held_from is None or (not follows and self._rejected < _LOST_AFTER):
             first = self._held.pop(0)
             self._left_out.append(first)
             return [self._outlier(first, 0.0)]

@@ -45,3 +45,20 @@ def test_a_free_clock_is_not_expected_to_return() -> None:
     offset = np.rint(np.arange(1200) * 2000.0 + rng.normal(0.0, 30.0, 1200)).astype(np.int64)
     of_mixture, of_hold = _errors(offset)
     assert of_mixture < 0.01 * of_hold
+
+
+def test_a_clock_whose_first_stamps_are_bad_is_not_followed_into_later_bursts() -> None:
+    """Once most bursts have come to nothing, predictions stay with the clock during the next ones."""
+    rng = np.random.default_rng(5)
+    replay = ClockReplay(horizons_s=(1.0,))
+    missed_ns = []
+    bad = True
+    for i in range(9000):
+        bad = i < 50 or (rng.random() > 0.1 if bad else rng.random() < 0.011)
+        local_ns = _START_NS + i * 100_000_000
+        late_ns = round(rng.exponential(20_000.0)) if bad else 0
+        offset_ns = i * 1200 + late_ns + round(rng.normal(0.0, 15.0))
+        for report in replay.feed(Sample(local_ns, local_ns - offset_ns)):
+            if report.horizons is not None and report.index >= 4500:
+                missed_ns.append(abs(int(report.horizons.offset_ns[0]) - (report.index + 10) * 1200))
+    assert np.sqrt(np.mean(np.square(missed_ns))) < 500.0
