@@ -37,7 +37,7 @@ FLOOD_PPS = 1_000
 FIRST_LOOPS, MOST_LOOPS = 16_000, 500_000
 BEHIND_US = 200_000.0
 """Packets that wait so long show a consumer that falls behind."""
-OVER = 1.1
+OVER = 1.2
 """By how much more it computes than what shows that."""
 RULES = 1_000
 """Filters that each packet passes: receiving costs what it does behind a firewall."""
@@ -191,7 +191,7 @@ def _overload(far: Namespace, work: Path) -> int:
         print(f"{loops} loops for each packet: {delay_us / 1000:.1f} ms after 3 s")
         if not delay_us < BEHIND_US:
             break
-        loops = round(1.25 * loops)
+        loops = round(1.15 * loops)
     return round(OVER * loops)
 
 
