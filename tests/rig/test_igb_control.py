@@ -279,6 +279,7 @@ _NEEDS_CPUS = pytest.mark.xfail(
 )
 
 
+@pytest.mark.minutes
 @_NEEDS_CPUS
 def test_the_flooded_queue_leaves_the_consumers_cpu(flood: Flood) -> None:
     """A plan is applied by the interrupt's affinity, in effect at the next interrupts, and kept."""
@@ -288,18 +289,21 @@ def test_the_flooded_queue_leaves_the_consumers_cpu(flood: Flood) -> None:
     assert flood.in_effect <= flood.moved_to | {BUSY_CPU}
 
 
+@pytest.mark.minutes
 @_NEEDS_CPUS
 def test_the_delay_is_halved(flood: Flood) -> None:
     """p99 from the sender to the application, with the agent against before: at most 0.5."""
     assert flood.agent_p99_us <= 0.5 * flood.initial_p99_us
 
 
+@pytest.mark.minutes
 def test_everything_is_as_before_when_it_ends(flood: Flood) -> None:
     """Affinity, RPS and XPS, byte for byte."""
     assert flood.code == 0
     assert flood.after == flood.before
 
 
+@pytest.mark.minutes
 def test_queues_that_come_while_it_runs(tmp_path: Path) -> None:
     """`ethtool -L` sets the device up anew: packets are captured on, it is said, and nothing is left behind."""
     sender = ["ip", "netns", "exec", "peer", str(built("testbed/trafficgen")[0]), "--dst", "192.0.2.1"]

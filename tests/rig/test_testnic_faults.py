@@ -153,6 +153,7 @@ def test_a_refused_filter_is_told(tmp_path: Path) -> None:
     assert b"tn0 cannot stamp with filter 1" in done.stderr
 
 
+@pytest.mark.minutes
 def test_stamping_that_is_lost_as_xdp_is_attached_is_switched_on_again(tmp_path: Path) -> None:
     """Some drivers do that: it is seen, put right and said; stamps come, and at the end stamping is off as before."""
     with Wire() as wire:
