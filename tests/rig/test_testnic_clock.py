@@ -44,7 +44,9 @@ class Course:
 
     def settled(self) -> tuple[int, int]:
         """The span of mono in which the PHC was read and well known: until the jump."""
-        return self.frames[0]["mono_ns"] + 5_000_000_000, self.jumped_ns
+        # A busy guest ticks seldom, and the kernel's model takes some ticks.
+        start_ns = max(self.frames[0]["mono_ns"] + 5_000_000_000, self.frames[15]["mono_ns"])
+        return start_ns, self.jumped_ns
 
     def settled_windows(self) -> npt.NDArray[np.void]:
         """The windows of that span."""
