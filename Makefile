@@ -92,7 +92,7 @@ rig: all $(RIG_CACHE)/host/.unpacked $(TESTNIC)
 test-rig: all $(TESTBED) $(RIG_CACHE)/host/.unpacked $(TESTNIC)
 	@mkdir -p $(RIG_CACHE)/results
 	RIG_RESULTS=$(abspath $(RIG_CACHE))/results $(RUN_RIG) --numa --limit 1800 --writable $(RIG_CACHE)/results $(RIG) -- \
-		$(BIN)/python -m pytest -p no:cacheprovider --timeout 300 tests/rig --ignore tests/rig/test_kernel.py $(ARGS)
+		$(BIN)/python -m pytest -p no:cacheprovider --timeout 600 tests/rig --ignore tests/rig/test_kernel.py $(ARGS)
 
 # All kernels are looked at, whatever one of them lacks; the page is written when each could be.
 kernels: all $(TESTBED) $(RIG_CACHE)/host/.unpacked $(TESTNIC)

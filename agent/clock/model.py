@@ -68,7 +68,8 @@ def next_model(
 
     `phc_ns` is the estimated PHC time at `mono_ns` and `drift_mono_ppb` d(mono - PHC)/dmono. Unless `step`
     is set, the new model starts where the old one is and slews to the estimate within `slew_s`, by no more
-    than `SLEW_LIMIT_PPB`.
+    than `SLEW_LIMIT_PPB`. Where models come less often it takes as long as the old one lasted: it slews until the
+    next one comes, and would overshoot.
     """
     start = mono_ns + SWITCH_LEAD_NS
     rate_ppb = -drift_mono_ppb
@@ -77,7 +78,7 @@ def next_model(
     phc0 = estimate
     if old is not None and not step:
         phc0 = old.phc_ns(start)
-        slew = (estimate - phc0) / slew_s
+        slew = (estimate - phc0) / max(slew_s, (start - old.mono0_ns) * 1e-9)
         rate_ppb += max(-SLEW_LIMIT_PPB, min(SLEW_LIMIT_PPB, slew))
     return ClockModel(start, phc0, _to_adj(rate_ppb, validity_ns), SHIFT, start + validity_ns, epoch)
 

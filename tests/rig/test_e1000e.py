@@ -11,6 +11,8 @@ import pytest
 
 from tests.kernel.agent_run import agent
 
+pytestmark = pytest.mark.minutes
+
 MAC = "52:54:00:00:00:03"
 REFUSED = "% fast, which no oscillator does: refused as a time source"
 

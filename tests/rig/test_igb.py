@@ -198,3 +198,24 @@ def test_the_phc_is_anchored_by_extended_reads() -> None:
     assert anchor is not None
     assert anchor.consistent
     assert anchor.low_ns <= anchor.offset_ns <= anchor.high_ns
+
+
+def test_beside_a_virtual_clock_the_physical_one_is_read() -> None:
+    """Packets are stamped by the physical clock, which a virtual one leaves to run free: reads stay, and are steady."""
+    (count,) = Path("/sys/class/net/eth0/device/ptp").glob("ptp*/n_vclocks")
+    before = count.read_text()
+    with Phc(socket.if_nametoindex("eth0")) as phc:
+        alone = anchor_of(phc.read_burst(10), 0.0)
+        count.write_text("1\n")
+        try:
+            virtual = [path for path in count.parent.glob("ptp*") if path.is_dir()]
+            with Phc(socket.if_nametoindex("eth0")) as again:
+                beside = anchor_of(again.read_burst(10), 0.0)
+        finally:
+            count.write_text(before)
+    assert virtual
+    assert alone is not None
+    assert beside is not None
+    assert beside.consistent
+    # The emulated oscillator is off by some ppm; a virtual clock begins at the host's time.
+    assert abs(beside.offset_ns - alone.offset_ns) < 1_000_000

@@ -37,7 +37,7 @@ FLOOD_PPS = 1_000
 FIRST_LOOPS, MOST_LOOPS = 16_000, 500_000
 BEHIND_US = 200_000.0
 """Packets that wait so long show a consumer that falls behind."""
-OVER = 1.1
+OVER = 1.2
 """By how much more it computes than what shows that."""
 RULES = 1_000
 """Filters that each packet passes: receiving costs what it does behind a firewall."""
@@ -191,7 +191,7 @@ def _overload(far: Namespace, work: Path) -> int:
         print(f"{loops} loops for each packet: {delay_us / 1000:.1f} ms after 3 s")
         if not delay_us < BEHIND_US:
             break
-        loops = round(1.25 * loops)
+        loops = round(1.15 * loops)
     return round(OVER * loops)
 
 
@@ -274,6 +274,13 @@ def _write_figures(found: Flood, notes: str) -> None:
     Path(os.environ["RIG_RESULTS"], "igb-flood.json").write_text(json.dumps(figures, indent=1) + "\n")
 
 
+_NEEDS_CPUS = pytest.mark.xfail(
+    reason="needs a host whose CPUs are the guest's alone: docs/rig.md", strict=False
+)
+
+
+@pytest.mark.minutes
+@_NEEDS_CPUS
 def test_the_flooded_queue_leaves_the_consumers_cpu(flood: Flood) -> None:
     """A plan is applied by the interrupt's affinity, in effect at the next interrupts, and kept."""
     assert "kept" in [e["outcome"] for e in flood.events if e["t"] == "effect"], flood.events
@@ -282,17 +289,21 @@ def test_the_flooded_queue_leaves_the_consumers_cpu(flood: Flood) -> None:
     assert flood.in_effect <= flood.moved_to | {BUSY_CPU}
 
 
+@pytest.mark.minutes
+@_NEEDS_CPUS
 def test_the_delay_is_halved(flood: Flood) -> None:
     """p99 from the sender to the application, with the agent against before: at most 0.5."""
     assert flood.agent_p99_us <= 0.5 * flood.initial_p99_us
 
 
+@pytest.mark.minutes
 def test_everything_is_as_before_when_it_ends(flood: Flood) -> None:
     """Affinity, RPS and XPS, byte for byte."""
     assert flood.code == 0
     assert flood.after == flood.before
 
 
+@pytest.mark.minutes
 def test_queues_that_come_while_it_runs(tmp_path: Path) -> None:
     """`ethtool -L` sets the device up anew: packets are captured on, it is said, and nothing is left behind."""
     sender = ["ip", "netns", "exec", "peer", str(built("testbed/trafficgen")[0]), "--dst", "192.0.2.1"]

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from agent.ffi.records import WindowArray
 from tests.kernel.agent_run import AgentRun
 from tests.rig.testnic import CAPTURED, ClockTruth, HardwareClock, Wire
 
@@ -34,13 +34,33 @@ class Course:
     reads_refused_ns: int
     silent_ns: int
     goodbye: dict[str, Any]
-    windows: WindowArray
+    windows: npt.NDArray[np.void]
     delays: list[dict[str, Any]]
     """What the delay frames told, until the end."""
 
     def clock(self, start_ns: int, end_ns: int) -> list[dict[str, Any]]:
         """The clock's frames in a span of mono."""
         return [frame for frame in self.frames if start_ns <= frame["mono_ns"] < end_ns]
+
+    def settled(self) -> tuple[int, int]:
+        """The span of mono in which the PHC was read and well known: until the jump."""
+        # A busy guest ticks seldom, and the kernel's model takes some ticks.
+        start_ns = max(self.frames[0]["mono_ns"] + 5_000_000_000, self.frames[15]["mono_ns"])
+        return start_ns, self.jumped_ns
+
+    def settled_windows(self) -> npt.NDArray[np.void]:
+        """The windows of that span."""
+        start_ns, end_ns = self.settled()
+        return self.windows[
+            (self.windows["open_mono_ns"] > start_ns) & (self.windows["last_mono_ns"] < end_ns)
+        ]
+
+    def true_delays_ns(self, windows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+        """How long the first packets of these windows really took."""
+        mono_ns: npt.NDArray[np.int64] = windows["first.mono_ns"].astype(np.int64)
+        offsets = [self.truth.offset_ns(at_ns) for at_ns in mono_ns.tolist()]
+        hw_ns: npt.NDArray[np.int64] = windows["first.hw_ns"].astype(np.int64)
+        return mono_ns - hw_ns - np.array(offsets, dtype=np.int64)
 
     def errors_ns(self, frames: list[dict[str, Any]]) -> list[int]:
         """What each frame's offset is off by, without sign."""
@@ -132,45 +152,27 @@ def test_delays_are_the_packets_true_ones(course: Course) -> None:
 
     Of a window with one packet the sum of its delays is that packet's, and its first pair says what was compared.
     """
-    settled_ns = course.frames[0]["mono_ns"] + 5_000_000_000
-    windows = course.windows
-    single = windows[
-        (windows["n_delay"] == 1)
-        & (windows["n_stamped"] == 1)
-        & (windows["open_mono_ns"] > settled_ns)
-        & (windows["last_mono_ns"] < course.jumped_ns)
-    ]
+    windows = course.settled_windows()
+    single = windows[(windows["n_delay"] == 1) & (windows["n_stamped"] == 1) & (windows["n"] == 1)]
     assert len(single) > 100
-    errors = [
-        int(row["delay_sum_ns"])
-        - (
-            int(row["first"]["mono_ns"])
-            - int(row["first"]["hw_ns"])
-            - course.truth.offset_ns(row["first"]["mono_ns"])
-        )
-        for row in single
-    ]
+    errors = single["delay_sum_ns"].astype(np.int64) - course.true_delays_ns(single)
     assert np.percentile(np.abs(errors), 99) <= 1_000
 
 
 def test_the_delay_histogram_has_the_true_quantiles(course: Course) -> None:
     """The delay frames' medians, weighted by their packets, against all that the windows' pairs say of the truth."""
-    settled_ns = course.frames[0]["mono_ns"] + 5_000_000_000
+    start_ns, end_ns = course.settled()
     rows = [
         (row["p50_ns"], row["n"])
         for frame in course.delays
-        if settled_ns < frame["mono_ns"] < course.jumped_ns
+        if start_ns < frame["mono_ns"] < end_ns
         for row in frame["rows"]
         if row["where"] == "hook" and row["p50_ns"] is not None
     ]
-    windows = course.windows
-    true_ns = [
-        int(row["mono_ns"]) - int(row["hw_ns"]) - course.truth.offset_ns(int(row["mono_ns"]))
-        for row in windows["first"][windows["n_stamped"] > 0]
-        if settled_ns < row["mono_ns"] < course.jumped_ns
-    ]
+    windows = course.settled_windows()
+    true_ns = course.true_delays_ns(windows[windows["n_stamped"] > 0])
     told = np.average([p50 for p50, _ in rows], weights=[n for _, n in rows])
-    assert np.percentile(true_ns, 25) <= told <= np.percentile(true_ns, 75)
+    assert np.percentile(true_ns, 35) <= told <= np.percentile(true_ns, 65)
 
 
 def test_the_jump_is_told_with_its_size_and_the_drift_is_kept(course: Course) -> None:

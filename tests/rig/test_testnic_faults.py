@@ -126,10 +126,13 @@ def test_stamps_that_repeat_are_told(faults: dict[str, Fault]) -> None:
 
 
 def test_late_stamps_are_a_change_of_the_path(faults: dict[str, Fault]) -> None:
-    """Stamped when they are served, packets seem to have waited 2 ms less: the path, not the clock."""
+    """Stamped when they are served, packets seem to have waited up to 2 ms less: the path, not the clock.
+
+    A packet that comes alone waits all of it, the last of a burst the less the longer the burst.
+    """
     sizes = [tag["size_ns"] for tag in faults["late"].tags if tag["kind"] == "path_change"]
     assert sizes
-    assert min(sizes) < -0.5 * COALESCED_US * 1000
+    assert -1.5 * COALESCED_US * 1000 < min(sizes) < -0.1 * COALESCED_US * 1000
 
 
 def test_wrapped_stamps_are_told(faults: dict[str, Fault]) -> None:
@@ -150,6 +153,7 @@ def test_a_refused_filter_is_told(tmp_path: Path) -> None:
     assert b"tn0 cannot stamp with filter 1" in done.stderr
 
 
+@pytest.mark.minutes
 def test_stamping_that_is_lost_as_xdp_is_attached_is_switched_on_again(tmp_path: Path) -> None:
     """Some drivers do that: it is seen, put right and said; stamps come, and at the end stamping is off as before."""
     with Wire() as wire:
@@ -200,10 +204,11 @@ def _transmit(wire: Wire, packets: int) -> tuple[list[tuple[int, int]], list[tup
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPING, _TX_HARDWARE | _RAW_HARDWARE)
         for _ in range(packets):
+            began_ns = time.monotonic_ns()
             start = time.clock_gettime_ns(clock_id)
             sender.sendto(b"x", ("10.9.0.2", 20_000))
             sent.append((start, time.clock_gettime_ns(clock_id)))
-            got.append(_stamp_of(sender))
+            got.append(_stamp_of(sender, began_ns))
     return sent, got
 
 
@@ -213,9 +218,8 @@ def _ptp_device() -> str:
     return f"/dev/ptp{ts_info(CAPTURED).phc_index}"
 
 
-def _stamp_of(sender: socket.socket) -> tuple[int, int] | None:
-    began = time.monotonic_ns()
-    while time.monotonic_ns() - began < 500_000_000:
+def _stamp_of(sender: socket.socket, began_ns: int) -> tuple[int, int] | None:
+    while time.monotonic_ns() - began_ns < 500_000_000:
         try:
             _, ancillary, _, _ = sender.recvmsg(2048, 512, _MSG_ERRQUEUE | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -224,5 +228,5 @@ def _stamp_of(sender: socket.socket) -> tuple[int, int] | None:
         for level, kind, data in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPING):
                 seconds, ns = struct.unpack_from("@qq", data, 32)
-                return seconds * 10**9 + ns, time.monotonic_ns() - began
+                return seconds * 10**9 + ns, time.monotonic_ns() - began_ns
     return None

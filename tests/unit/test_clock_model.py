@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,6 +79,23 @@ def test_slewing_reaches_the_estimate() -> None:
             model, now, truth, 0.0, step=False, new_epoch=False, slew_s=0.5, validity_ns=VALIDITY
         )
     assert abs(model.phc_ns(now) - truth) < 20
+
+
+@pytest.mark.parametrize("tick_s", [0.1, 0.5, 1.0, 1.9])
+def test_late_models_do_not_overshoot(tick_s: float) -> None:
+    """A host that is busy ticks seldom: an error of 50 us is gone after some ticks of any length, and grows in none."""
+    tick_ns = round(tick_s * 1e9)
+    model = next_model(None, MONO, EPOCH, 0.0, step=True, new_epoch=False, slew_s=0.5, validity_ns=VALIDITY)
+    errors = [50_000]
+    for tick in range(1, 1 + round(max(40, 20 / tick_s))):
+        at = MONO + tick * tick_ns
+        errors.append(abs(EPOCH + 50_000 + tick * tick_ns - model.phc_ns(at)))
+        model = next_model(
+            model, at, EPOCH + 50_000 + tick * tick_ns, 0.0,
+            step=False, new_epoch=False, slew_s=0.5, validity_ns=VALIDITY,
+        )  # fmt: skip
+    assert all(later <= max(before, 20) for before, later in pairwise(errors))
+    assert errors[-1] <= 20
 
 
 def test_a_jump_steps_into_a_new_epoch() -> None:
