@@ -26,11 +26,8 @@ from tools.bench.control.scenario import (
 from tools.bench.control.scene import Run, Scene
 from tools.bench.figure import Effort, Figure, median_with_bootstrap
 
-_PAIRS = 20
-_STATIONARY_PAIRS = 5
-_SWEEPS = 3
+_REPEATED = 3
 _QUIET_AFTER_S = 30.0
-_ASIDE_RUNS = 3
 _ASIDE_S = 20.0
 _GAIN_WORTH = 0.6
 _HOW = (
@@ -61,13 +58,13 @@ class Stationary:
     cpu_share: list[float]
 
 
-def measure(effort: Effort) -> list[Figure]:
-    """Everything of `make bench-control`."""
+def measure(effort: Effort, pairs: int) -> list[Figure]:
+    """Everything of `make bench-control`: so many rounds over the moving loads, and of the rest in proportion."""
     with Scene() as scene:
-        table = sweep(scene, effort)
-        rounds = moving(scene, table, effort)
-        stationary_rounds = stationary(scene, table, effort)
-        ipis = aside(scene, effort)
+        table = sweep(scene, effort, _few(pairs))
+        rounds = moving(scene, table, effort, pairs)
+        stationary_rounds = stationary(scene, table, effort, max(1, pairs // 4))
+        ipis = aside(scene, effort, _few(pairs))
     return [
         *_moving_figures(rounds, table),
         *_stationary_figures(stationary_rounds),
@@ -80,11 +77,15 @@ def measure(effort: Effort) -> list[Figure]:
 # ---- measuring -----------------------------------------------------------------------------------------------
 
 
-def sweep(scene: Scene, effort: Effort) -> judge.SweepTable:
+def _few(pairs: int) -> int:
+    return min(_REPEATED, 1 + pairs // 8)
+
+
+def sweep(scene: Scene, effort: Effort, times: int) -> judge.SweepTable:
     """Every static setting in every phase, several times in turn; medians."""
     phases = list(dict.fromkeys((*MOVING, STATIONARY)))
     seen: dict[tuple[Phase, Setting], list[float]] = {}
-    for number in range(effort.repeat(_SWEEPS, 1)):
+    for number in range(times):
         effort.say(f"control: sweep {number + 1}, {len(phases)} phases × {len(STATICS)} settings")
         for setting in STATICS if number % 2 == 0 else reversed(STATICS):
             run = scene.run_static(phases, [setting] * len(phases), SWEEP_S if not effort.quick else 1.5)
@@ -93,7 +94,7 @@ def sweep(scene: Scene, effort: Effort) -> judge.SweepTable:
     return {key: float(np.median(values)) for key, values in seen.items()}
 
 
-def moving(scene: Scene, table: judge.SweepTable, effort: Effort) -> Rounds:
+def moving(scene: Scene, table: judge.SweepTable, effort: Effort, count: int) -> Rounds:
     """Rounds of all sides over the moving loads."""
     rounds = Rounds()
     static = judge.best_static(table, MOVING)
@@ -116,7 +117,6 @@ def moving(scene: Scene, table: judge.SweepTable, effort: Effort) -> Rounds:
         agent,
         oracle,
     ]
-    count = effort.repeat(_PAIRS, 2)
     for number in range(count):
         effort.say(f"control: moving load, round {number + 1} of {count}")
         for side in sides if number % 2 == 0 else reversed(sides):
@@ -124,12 +124,11 @@ def moving(scene: Scene, table: judge.SweepTable, effort: Effort) -> Rounds:
     return rounds
 
 
-def stationary(scene: Scene, table: judge.SweepTable, effort: Effort) -> Stationary:
+def stationary(scene: Scene, table: judge.SweepTable, effort: Effort, count: int) -> Stationary:
     """Agent and best static setting on the load that stays; judged from 30 s on."""
     best = judge.oracle(table, STATIONARY)
     result = Stationary([], [], [], [])
     seconds = STATIONARY_S if not effort.quick else 40.0
-    count = effort.repeat(_STATIONARY_PAIRS, 1)
 
     def late_p99_us(run: Run) -> float:
         (span,) = run.spans
@@ -151,12 +150,12 @@ def stationary(scene: Scene, table: judge.SweepTable, effort: Effort) -> Station
     return result
 
 
-def aside(scene: Scene, effort: Effort) -> list[float]:
+def aside(scene: Scene, effort: Effort, times: int) -> list[float]:
     """Interrupts a minute that the agent sends to a CPU that serves no queue; empty where they cannot be told."""
     seconds = _ASIDE_S if not effort.quick else 5.0
     effort.say("control: interrupts to a CPU that serves no queue")
     try:
-        return [scene.run_aside(seconds) * 60 / seconds for _ in range(effort.repeat(_ASIDE_RUNS, 1))]
+        return [scene.run_aside(seconds) * 60 / seconds for _ in range(times)]
     except UnsupportedError as refusal:
         effort.say(f"control: {refusal.what}")
         return []
