@@ -24,6 +24,7 @@ from agent.clock.estimator import (
 from agent.clock.jumps import Tag
 from agent.clock.model import ClockModel, next_model
 from agent.clock.monoraw import MonoRaw
+from agent.clock.silence import Silences
 from agent.clock.track import P99_SIGMAS, Prediction, Track
 from agent.clock.windows import Windows
 
@@ -52,9 +53,9 @@ class ClockReport:
     """One clock at `mono_ns`.
 
     `offset_ns` is mono - hw; with state "relative" it is the envelope's, so the hardware clock is ahead of it by
-    the unknown base delay, which `bound_ns` (p99) includes. Drifts are d(local - hw)/dt. `kernel_drift_ppb` is the
-    median of the ladder's figures with the longest baseline among this tick's records. `reason` says why the
-    state is holdover, software or invalid.
+    the unknown base delay, which `bound_ns` (p99; in holdover 99.9 %) includes. Drifts are d(local - hw)/dt.
+    `kernel_drift_ppb` is the median of the ladder's figures with the longest baseline among this tick's records.
+    `reason` says why the state is holdover, software or invalid.
     """
 
     key: int
@@ -203,6 +204,8 @@ class Clock:
             self._episodes.discard("epoch_unset")
             timescale = timescale_of(hw_ns - realtime_ns, tai_utc_s)
         unknown = self._unknown_ns(anchored)
+        # Silences are learnt from by the anchors; the envelope's are as unsure as any first one.
+        sigmas = self._anchors.bound_sigmas(state) if anchored else _envelope_sigmas(state)
         model = None
         if state != "invalid":
             model = self._next_model(mono_ns, hw_ns, drift_mono, 0.0 if anchored else self._below_ns())
@@ -214,7 +217,7 @@ class Clock:
             mono_ns,
             offset_ns,
             sigma,
-            P99_SIGMAS * sigma + unknown,
+            sigmas * sigma + unknown,
             drift_mono,
             drift_raw,
             drift_sigma,
@@ -373,6 +376,10 @@ class Clock:
                 cause = f"{tag.cause}: of the packets' stamps, the PHC itself reads well"
                 self._tags.append(Tag(tag.kind, tag.mono_ns, tag.size_ns, cause))
         self._undecided = waiting
+
+
+def _envelope_sigmas(state: State) -> float:
+    return Silences().sigmas if state == "holdover" else P99_SIGMAS
 
 
 def _against_mono(drift_raw_ppb: float, slew_ppb: float) -> float:

@@ -31,6 +31,7 @@ from agent.clock.jumps import (
     weighted_mean,
 )
 from agent.clock.readdelay import ReadDelay, ReadNoise
+from agent.clock.silence import Silences
 from agent.clock.track import P99_SIGMAS, Suspect, Track, TrackState
 
 State = Literal["init", "tracking", "relative", "holdover", "software", "invalid"]
@@ -128,6 +129,7 @@ class Estimator:
         self.tai_utc_s = tai_utc_s
         self._local_is_realtime = local_is_realtime
         self._reads = ReadDelay()
+        self._silences = Silences()
         self._gate = Gate()
         self._held: list[Suspect] = []
         self._held_from: TrackState | None = None
@@ -231,9 +233,13 @@ class Estimator:
         """The fastest read of late."""
         return self._reads.fastest_ns
 
-    def bound_ns(self, sigma_ns: float) -> float:
-        """Return the p99 bound for a prediction of this sigma: half the fastest read may be asymmetry."""
-        return P99_SIGMAS * sigma_ns + self.read_delay_floor_ns / 2.0
+    def bound_ns(self, sigma_ns: float, state: State) -> float:
+        """Return the bound for an estimate of this sigma in this state: half the fastest read may be asymmetry."""
+        return self.bound_sigmas(state) * sigma_ns + self.read_delay_floor_ns / 2.0
+
+    def bound_sigmas(self, state: State) -> float:
+        """Return how many sigmas a bound has: p99, and in holdover 99.9 % by how earlier ones ended."""
+        return self._silences.sigmas if state == "holdover" else P99_SIGMAS
 
     def _look_at(self, index: int, sample: Sample) -> list[Verdict]:
         hw_ns = sample.hw_ns
@@ -282,6 +288,7 @@ class Estimator:
             self._recent.clear()
             self._start_over()
             return [self._verdict(index, sample.local_ns, 1.0)]
+        was_silent = self.state(sample.local_ns) == "holdover"
         before = track.save()
         track.advance(sample.local_ns)
         residual, spread_var = track.residual(offset_ns, nominal, extra)
@@ -294,6 +301,8 @@ class Estimator:
             self._held.append(suspect)
             return self._settle() + self._judge_early()
         out = self._returned()
+        if was_silent:
+            self._silences.ended(residual, spread_var, self.sample_noise_ns**2)
         self._look_back(residual)
         self._reads.learn(noise.half_excess_ns, residual + noise.bias_ns, spread_var - extra)
         verdict = self._verdict(index, sample.local_ns, self._accept(suspect))

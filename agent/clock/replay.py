@@ -135,7 +135,7 @@ class ClockReplay:
             None if offset is None else offset[0],
             w.drift_ppb,
             sigma,
-            self._estimator.bound_ns(sigma) + suspected,
+            self._estimator.bound_ns(sigma, w.state) + suspected,
             w.noise_ns,
             w.state,
             v.kind,

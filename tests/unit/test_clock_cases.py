@@ -85,7 +85,8 @@ def test_case(case: dict[str, Any]) -> None:
             offset, _ = estimator.offset_at(last_ns + 1_000_000_000)
             assert abs(offset - ahead) <= expect["theta_tol_ns"]
     if "bound_min_ns" in expect:
-        assert estimator.bound_ns(estimator.offset_at(last_ns)[1]) >= expect["bound_min_ns"]
+        state = estimator.state(last_ns)
+        assert estimator.bound_ns(estimator.offset_at(last_ns)[1], state) >= expect["bound_min_ns"]
     if estimator.accepted:
         assert np.isfinite(estimator.offset_at(last_ns)[1])
 
