@@ -171,9 +171,14 @@ def _compile(source: Path, text: str, entries: Mapping[str, int]) -> Any:
 def _map_fds(module: Any) -> list[tuple[str, int]]:
     from bcc.libbcc import lib
 
-    # BCC's Python declares it without a result type, so that the pointer would be cut to an int.
+    # BCC's Python does not declare these, and ctypes would cut the pointers to 32 bits: a crash, as soon as the module
+    # lies further up than that.
+    lib.bpf_num_tables.restype = ctypes.c_size_t
+    lib.bpf_num_tables.argtypes = [ctypes.c_void_p]
     lib.bpf_table_name.restype = ctypes.c_char_p
     lib.bpf_table_name.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    lib.bpf_table_fd_id.restype = ctypes.c_int
+    lib.bpf_table_fd_id.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     count = lib.bpf_num_tables(module.module)
     return [
         (lib.bpf_table_name(module.module, i).decode(), lib.bpf_table_fd_id(module.module, i))
