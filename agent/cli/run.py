@@ -39,6 +39,9 @@ def run(args: argparse.Namespace) -> int:
     """Run the loop until it ends; returns its exit code."""
     options = begin(args, "run")
     hold_end_signals()
+    from agent.ffi.scheduling import give_way
+
+    give_way()
     from agent.loop import Loop
     from agent.telemetry.output import StreamOutput
     from agent.telemetry.status import StatusView

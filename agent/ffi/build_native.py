@@ -39,6 +39,14 @@ long syscall(long number, ...);
 #define SYS_get_mempolicy ...
 #define SYS_migrate_pages ...
 #define MPOL_BIND ...
+#define SYS_sched_setattr ...
+struct agent_sched_attr {
+    __u32 size, sched_policy;
+    __u64 sched_flags;
+    __s32 sched_nice;
+    __u32 sched_priority;
+    __u64 sched_runtime, sched_deadline, sched_period;
+};
 """
 
 _CLOCKS = """
@@ -352,6 +360,15 @@ _INCLUDES = """
 #include "clockwindows.h"
 #include "clockenvelope.h"
 #include "batchreplay.h"
+
+/* sched_setattr(2): linux/sched/types.h and glibc's sched.h define sched_param both. */
+struct agent_sched_attr {
+    __u32 size, sched_policy;
+    __u64 sched_flags;
+    __s32 sched_nice;
+    __u32 sched_priority;
+    __u64 sched_runtime, sched_deadline, sched_period;
+};
 
 /* bpf_link_info's head and its tracing part: cffi can't name members of an anonymous union. */
 struct agent_tracing_link {
