@@ -72,6 +72,11 @@ class IrqTrace:
             return IrqActivity(0.0)
         return difference(before, now, self._irqs)
 
+    @property
+    def counters(self) -> npt.NDArray[np.void] | None:
+        """Each CPU's counters as they grow, by CPU id (irq_cpu of bpf/records.h); None while it is stopped."""
+        return None if self._maps is None else self._maps[0]
+
     def __enter__(self) -> Self:
         self.start()
         return self

@@ -37,6 +37,7 @@ from agent.control.plan import LaneReport
 from agent.errors import AgentError, ConflictError, PartialError, UsageError
 from agent.ffi.clocks import adjtimex_state, clock_pairs
 from agent.ffi.hwtstamp import HwtstampConfig, hwtstamp_config
+from agent.ffi.loadwatch import GLANCE_NS, LoadWatch, Woken
 from agent.ffi.mempolicy import bind_memory, migrate_own_memory
 from agent.ffi.phc import Phc
 from agent.ffi.records import WINDOW_DTYPE, WindowArray
@@ -56,7 +57,7 @@ from agent.phcreader import PhcReader, PhcReading
 from agent.pins import unpin
 from agent.refclock import Refclock
 from agent.rewrite import TimestampRewrite
-from agent.signals import wait_for_end_signal
+from agent.signals import end_signals, signal_name
 from agent.telemetry.encode import Encoder, delay_rows, host_facts
 from agent.telemetry.schema import Frame, InterfaceHealth, SinkHealth
 
@@ -228,6 +229,7 @@ class Loop:
             self._irq_trace.start()
         except AgentError as error:
             self._notes.append(f"interrupts and softirqs are not traced: {error.what}")
+        self._load_watch = LoadWatch(self._irq_trace.counters)
 
     def _trace_consumers(self, paths: HostPaths, stack: ExitStack) -> ConsumerTrace:
         """Watch what reaches the consumers; where the kernel refuses, as far as it lets us."""
@@ -331,13 +333,12 @@ class Loop:
         due, control_due, health_due = start, start + _CONTROL_NS, start + _HEALTH_NS
         while True:
             due += self._tick_ns
-            wait_s = max(0.0, (due - time.monotonic_ns()) / 1e9)
-            ended_by = wait_for_end_signal(wait_s)
+            ended_by = self._wait(due)
             if ended_by is not None:
                 return ended_by
             began = time.monotonic_ns()
             self._tick(began)
-            if began >= control_due:
+            if began >= control_due or self._controller.in_flight:
                 self._control(began)
                 control_due = began + _CONTROL_NS
             if began >= health_due:
@@ -354,6 +355,27 @@ class Loop:
                 return self._output.closed_reason
             if all(watch.gone for watch in self._watches):
                 return "nothing is left to capture on"
+
+    def _wait(self, due_ns: int) -> str | None:
+        """Until the next tick is due, or a signal ends the run, whose name is returned.
+
+        A load that comes meanwhile to a CPU that serves a queue is answered before the tick.
+        """
+        while True:
+            now_ns = time.monotonic_ns()
+            # The answer wants some packets that came under the new load.
+            until_ns = min(due_ns, now_ns + GLANCE_NS) if self._controller.hurried else due_ns
+            woken = self._load_watch.wait(until_ns, end_signals())
+            if isinstance(woken, int):
+                return signal_name(woken)
+            now_ns = time.monotonic_ns()
+            if woken is Woken.MOVED:
+                self._tell(self._controller.load_moved(self._load_watch.shares, now_ns))
+            # Suspected: what is measured from here on is kept apart from what was before.
+            if woken is not Woken.DUE or self._controller.hurried:
+                self._control(now_ns)
+            if now_ns >= due_ns:
+                return None
 
     def _tick(self, mono_ns: int) -> None:
         """Ring → array → clock → the kernel's model, for every interface."""
@@ -481,6 +503,7 @@ class Loop:
             if any(cpu in watch.cpus for watch in self._watches)
         )
         observation = Observation(load, seen, consumers, waiting_bytes, activity)
+        self._load_watch.serve({cpu for watch in self._watches for cpu in watch.cpus})
         self._tell(self._controller.tick(observation, mono_ns))
         if self._pins is not None and self._degrade.level.name not in ("frozen", "safe"):
             serving = CpuMask.of(cpu for watch in self._watches for cpu in watch.cpus)
@@ -515,6 +538,7 @@ class Loop:
         """Events of the controller, as frames; a change on the packets' way is announced to the clocks."""
         for event in events:
             if isinstance(event, ChangeEvent):
+                self._load_watch.settle(event.mono_ns)
                 for watch in self._watches:
                     if watch.interface.name == event.ifname:
                         watch.clocks.setting_changed(
@@ -612,6 +636,7 @@ class Loop:
         self._tell(self._controller.set_level(level.name, mono_ns))
         held_back = ("frozen", "safe")
         if level.name in held_back and before.name not in held_back:
+            self._load_watch = LoadWatch(None)
             self._irq_trace.stop()
         elif before.name in held_back and level.name not in held_back:
             self._trace_irqs()

@@ -10,20 +10,20 @@ import signal
 
 
 def hold_end_signals() -> None:
-    """Block them for `wait_for_end_signal`; call it before anything heavy is imported.
+    """Block them, to be waited for between the ticks; call it before anything heavy is imported.
 
     A thread inherits the mask of its maker. One that was made before (numpy's BLAS has some, unless told otherwise)
     would be given the signal, and the process would die of it without putting anything back.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, _end_signals())
+    signal.pthread_sigmask(signal.SIG_BLOCK, end_signals())
 
 
-def wait_for_end_signal(timeout_s: float) -> str | None:
-    """The name of the one that came, waited for at most so long; None if none did."""
-    caught = signal.sigtimedwait(_end_signals(), timeout_s)
-    return None if caught is None else signal.Signals(caught.si_signo).name
+def signal_name(number: int) -> str:
+    """The name of one that came."""
+    return signal.Signals(number).name
 
 
-def _end_signals() -> set[signal.Signals]:
+def end_signals() -> frozenset[signal.Signals]:
+    """Those that end the run."""
     hangup = set() if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else {signal.SIGHUP}
-    return {signal.SIGINT, signal.SIGTERM} | hangup
+    return frozenset({signal.SIGINT, signal.SIGTERM} | hangup)

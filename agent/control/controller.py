@@ -9,14 +9,26 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
+import numpy as np
+import numpy.typing as npt
+
 from agent.control.actuators import Actuator, Outcome, Target, allowed_actuators, make_actuators
 from agent.control.coalesce import plan_coalesce
-from agent.control.delaymodel import DelayModel, LaneRecord
+from agent.control.delaymodel import DelayModel, LaneRecord, LoadSignature
 from agent.control.events import ChangeEvent, ConflictEvent, EffectEvent, Event, PlanEvent
 from agent.control.guard import Guard, TickSample, Timing, Verdict
 from agent.control.journal import Journal, Restored
 from agent.control.observation import Delays, InterfaceObservation, Observation
-from agent.control.plan import Change, Lane, LaneReport, Limits, Plan, plan_interface, report_lanes
+from agent.control.plan import (
+    MIN_PACKETS,
+    Change,
+    Lane,
+    LaneReport,
+    Limits,
+    Plan,
+    plan_interface,
+    report_lanes,
+)
 from agent.control.quantiles import NO_FIGURES
 from agent.control.settings import Setting, is_gone, kind_of
 from agent.control.txplan import TxUsage, plan_tx
@@ -41,6 +53,12 @@ _SET_ASIDE_NS = 30_000_000_000
 _SET_ASIDE_MAX_NS = 1_800_000_000_000
 # A change whose interface shows no tick any more is undone after this.
 _VANISHED_NS = 5_000_000_000
+# After a load came, a plan that promises to divide p99 by this is applied at once; no plan is looked for longer than
+# this, and then it goes on as ever.
+_HURRY_GAIN = 2.0
+_HURRY_NS = 150_000_000
+# An idea that was put aside is not any more where p99 now is above that under it by this factor.
+_REGRET = 2.0
 _UNMEASURED = (NO_FIGURES, NO_FIGURES)
 
 # Which delay shows what a lever does, best first. From the hook to the stack only the handing over (RPS) is seen; what
@@ -52,6 +70,21 @@ _MEASURES = {
     # No lever of its own: what coalescing, the interface's, does shows there as well.
     "": ("hw_to_stack", "hw_to_hook"),
 }
+
+_Idea = tuple[str, bytes, LoadSignature]
+"""A setting, its value, and the load then: what did not help under one load may under another."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SetAside:
+    """An idea that did not help."""
+
+    until_ns: int
+    delay_ns: int
+    harmful: bool
+    """It made something worse, and was not only of no use."""
+    p99_ns: float
+    """Delay under it; NaN where it was not measured, or where another one than this was harmed."""
 
 
 @dataclass(slots=True)
@@ -122,13 +155,14 @@ class Controller:
         self._known: dict[Setting, bytes] = {}
         self._unmanageable: dict[Setting, str] = {}
         self._refused_cpus: dict[str, frozenset[int]] = {}
-        self._set_aside: dict[tuple[str, bytes], tuple[int, int]] = {}
+        self._set_aside: dict[_Idea, _SetAside] = {}
         self._written: dict[str, set[Setting]] = {}
         self._plans = 0
         self._activity: IrqActivity | None = None
         self._last_ns = 0
         self._flight_seen_ns = 0
         self._next_plan_ns = 0
+        self._hurry_until_ns = 0
         self._level = "full"
         self.notes: list[str] = self._beginning()
         for state in self._interfaces.values():
@@ -153,6 +187,8 @@ class Controller:
         if self._level in ("frozen", "safe"):
             return []
         events: list[Event] = []
+        if now_ns >= self._hurry_until_ns:
+            self._hurry_until_ns = 0
         if self._in_flight is not None:
             sample = samples.get(self._in_flight[1].interface.name)
             if sample is not None:
@@ -160,7 +196,7 @@ class Controller:
                 self._watch_flight(sample, events, now_ns)
             elif now_ns - self._flight_seen_ns > _VANISHED_NS:
                 self._abandon("its interface is gone", events, now_ns)
-        elif now_ns >= self._next_plan_ns:
+        elif now_ns >= self._next_plan_ns or self.hurried:
             began_ns = self._cpu_time_ns()
             for state in self._interfaces.values():
                 self._consider(state, events, now_ns)
@@ -170,6 +206,35 @@ class Controller:
             is_wanted = any(state.wanted for state in self._interfaces.values())
             usual_ns = _PLAN_NS if is_wanted else _IDLE_PLAN_NS
             self._next_plan_ns = now_ns + min(max(usual_ns, _PLAN_SHARE * cost_ns), _PLAN_MAX_NS)
+        return events
+
+    @property
+    def in_flight(self) -> bool:
+        """A change is being judged: each tick is wanted."""
+        return self._in_flight is not None
+
+    @property
+    def hurried(self) -> bool:
+        """A load has just moved, and is not answered yet: more ticks are wanted than usual."""
+        return self._hurry_until_ns > 0
+
+    def load_moved(self, shares: npt.NDArray[np.float64], now_ns: int) -> list[Event]:
+        """A load came to a CPU that serves a queue: call it before the first tick that was under the new load whole.
+
+        `shares`: of each CPU's time in softirqs and interrupts now, float64[CPU ids]. What was measured before counts
+        as past; a change in flight cannot be told from the load any more, and is undone. The next tick plans at once.
+        """
+        events: list[Event] = []
+        if self._in_flight is not None:
+            self._abandon("the load moved meanwhile", events, now_ns)
+        self._model.load_moved(shares)
+        for state in self._interfaces.values():
+            latest_s = state.history[-1][1].seconds if state.history else 0.0
+            state.history.clear()
+            for lane in state.lanes:
+                lane.record.load_moved(latest_s)
+        if self._level not in ("frozen", "safe"):
+            self._hurry_until_ns = now_ns + _HURRY_NS
         return events
 
     def set_level(self, level: str, now_ns: int) -> list[Event]:
@@ -279,10 +344,10 @@ class Controller:
         limits = Limits(
             self._host.topology,
             state.interface.numa_node,
-            self._set_aside_now(now_ns),
+            self._set_aside_now(now_ns, _p99_now(lanes, now_ns)),
             self._refused_cpus,
         )
-        plan = plan_interface(state.interface.name, lanes, self._model, limits, now_ns)
+        plan = plan_interface(state.interface.name, lanes, self._model, limits, now_ns, hurried=self.hurried)
         if not plan.changes and state.tx.shared:
             plan = self._plan_tx(state, now_ns) or plan
         if not plan.changes and state.coalesce is not None:
@@ -296,7 +361,9 @@ class Controller:
             self._tell(state, plan, events, now_ns)
             return
         seconds = sum(sample.seconds for _, sample in state.history)
-        if state.wanted_times >= _SUSTAINED and seconds * 1e9 >= _BASELINE_NS:
+        is_sure = state.wanted_times >= _SUSTAINED and seconds * 1e9 >= _BASELINE_NS
+        is_urgent = self.hurried and plan.moves_lanes
+        if is_sure or (is_urgent and _HURRY_GAIN * plan.predicted_p99_ns <= plan.now_p99_ns):
             self._apply(state, plan, events, now_ns)
 
     def _plan_tx(self, state: _InterfaceState, now_ns: int) -> Plan | None:
@@ -329,7 +396,7 @@ class Controller:
 
     def _is_blocked(self, plan: Plan, now_ns: int) -> bool:
         """One of its settings is unmanageable, or the value did not help lately."""
-        set_aside = self._set_aside_now(now_ns)
+        set_aside = self._set_aside_now(now_ns, {})
         return any(
             change.target.setting in self._unmanageable
             or change.after.strip() in set_aside.get(change.target.setting.target, ())
@@ -482,7 +549,8 @@ class Controller:
             return
         baseline = [sample for _, sample in state.history]
         state.history.clear()
-        self._guard.begin(plan, baseline, self._own_shares(state, plan, now_ns), now_ns)
+        self._guard.begin(plan, baseline, self._own_shares(state, plan, now_ns), now_ns, hurried=self.hurried)
+        self._hurry_until_ns = 0
         state.told = ()
         self._flight_seen_ns = now_ns
         self._in_flight = (event.plan, state, made)
@@ -537,12 +605,12 @@ class Controller:
             self._learn_service(verdict, own_shares)
         if verdict.outcome == "kept":
             for change, _ in made:
-                self._set_aside.pop(_idea(change.target, change.after), None)
+                self._set_aside.pop(self._idea(change), None)
             if plan.source == "predicted" and not math.isnan(verdict.after.p99_ns):
                 self._model.score(plan.predicted_p99_ns, verdict.after.p99_ns)
         else:
             for change, _ in made:
-                self._put_aside(change, now_ns)
+                self._put_aside(change, now_ns, harmful=verdict.is_harm, p99_ns=verdict.moved_p99_ns)
             state.history.clear()
         event = EffectEvent(
             mono_ns=now_ns,
@@ -645,18 +713,31 @@ class Controller:
 
     # ---- ideas that did not help -----------------------------------------------------------------------------
 
-    def _put_aside(self, change: Change, now_ns: int) -> None:
-        idea = _idea(change.target, change.after)
-        _, delay = self._set_aside.get(idea, (0, _SET_ASIDE_NS // 2))
-        delay = min(2 * delay, _SET_ASIDE_MAX_NS)
-        self._set_aside[idea] = (now_ns + delay, delay)
+    def _put_aside(
+        self, change: Change, now_ns: int, *, harmful: bool = False, p99_ns: float = math.nan
+    ) -> None:
+        idea = self._idea(change)
+        before = self._set_aside.get(idea)
+        delay_ns = min(2 * before.delay_ns, _SET_ASIDE_MAX_NS) if before else _SET_ASIDE_NS
+        self._set_aside[idea] = _SetAside(now_ns + delay_ns, delay_ns, harmful, p99_ns)
 
-    def _set_aside_now(self, now_ns: int) -> dict[str, frozenset[bytes]]:
+    def _set_aside_now(self, now_ns: int, p99_ns: Mapping[str, float]) -> dict[str, frozenset[bytes]]:
+        """Those that the load now is as when they did not help.
+
+        `p99_ns`: setting → p99 now, at least. What was only not needed may be tried in a hurry; and so may what turns
+        out to have been better than what is: it was compared with a lucky moment.
+        """
         ideas: dict[str, frozenset[bytes]] = {}
-        for (setting, value), (until_ns, _) in self._set_aside.items():
-            if now_ns < until_ns:
+        load = self._model.load_signature()
+        for (setting, value, under), aside in self._set_aside.items():
+            if now_ns >= aside.until_ns or under != load or (self.hurried and not aside.harmful):
+                continue
+            if p99_ns.get(setting, 0.0) <= _REGRET * aside.p99_ns or math.isnan(aside.p99_ns):
                 ideas[setting] = ideas.get(setting, frozenset()) | {value}
         return ideas
+
+    def _idea(self, change: Change) -> _Idea:
+        return change.target.setting.target, change.after.strip(), self._model.load_signature()
 
     # ---- beginning -------------------------------------------------------------------------------------------
 
@@ -716,8 +797,13 @@ def _by_measure(seen: InterfaceObservation) -> dict[str, Delays]:
     return {"hw_to_stack": hw_to_stack, "xdp_to_stack": seen.xdp_to_stack, "hw_to_hook": seen.hook_delays}
 
 
-def _idea(target: Target, value: bytes) -> tuple[str, bytes]:
-    return target.setting.target, value.strip()
+def _p99_now(lanes: Iterable[Lane], now_ns: int) -> dict[str, float]:
+    """Setting → the lower end of p99 now, ns; of those that have packets."""
+    known = {}
+    for lane in lanes:
+        if lane.target is not None and (figure := lane.record.now(now_ns)).n >= MIN_PACKETS:
+            known[lane.target.setting.target] = figure.p99_low_ns
+    return known
 
 
 def _text(value: bytes) -> str:

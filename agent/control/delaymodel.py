@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,7 +33,16 @@ _DELAY_TAU_S = 1.5
 _RATE_TAU_S = 1.0
 _REMEMBER_NS = 60_000_000_000
 _FRESH_NS = 2_000_000_000
+# Loads whose softirq shares differ by less are alike; user shares by less, as far as they matter.
 _LIKE_LOAD = 0.1
+_LIKE_USER = 0.4
+# A lane's rate that differs by more than this factor makes other delays.
+_LIKE_RATE = 2.0
+_LOADED = 0.15
+_BUSY = 0.5
+_EPISODES = 8
+_LONG_S = 0.3
+_JOINED = 0.5
 _MIN_PACKETS = 100
 _BASE_QUANTILE = 0.1
 _PRIOR_RESIDUAL_NS = 30_000.0
@@ -42,6 +51,8 @@ _PRIOR_SERVICE_NS = 2_000.0
 # Up to that of an emulated CPU.
 _SERVICE_RANGE_NS = (200.0, 300_000.0)
 _SATURATION = 0.98
+# Below this share the wait says nothing about its bursts.
+_RHO_FITTED = 0.05
 _HOP_NS = 4_000.0
 _NUMA_NS = 2_000.0
 _SIBLING_NS = 3_000.0
@@ -54,6 +65,9 @@ _MAX_BIAS = 1.5
 
 FloatArray = npt.NDArray[np.float64]
 
+LoadSignature = tuple[frozenset[int], frozenset[int]]
+"""The CPUs that are loaded with softirqs, and those with other work."""
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -62,7 +76,7 @@ class Estimate:
     p50_ns: float
     p99_ns: float
     source: str
-    """`measured` (there, lately, under a like load) or `predicted`."""
+    """`measured` (there or on a CPU of its kind, lately, under a like load) or `predicted`."""
 
 
 @dataclass(slots=True)
@@ -78,11 +92,26 @@ class CpuState:
 
 @dataclass(slots=True)
 class _Cell:
-    """What a lane's delays on one CPU look like, older packets fading."""
+    """What a lane's delays on one CPU look like under one load, older packets fading."""
 
     counts: npt.NDArray[np.float64]
     mono_ns: int
     soft: float
+    user: float = 0.0
+    rate_pps: float = 0.0
+    seconds: float = 0.0
+    before: npt.NDArray[np.float64] | None = None
+    """The counts before the latest tick."""
+
+    @property
+    def is_enough(self) -> bool:
+        """It has the packets to tell a p99."""
+        return bool(self.counts.sum() >= _MIN_PACKETS)
+
+    def quantile_ns(self, p: float) -> float:
+        """A quantile of what is expected here. A short look sees few of the bursts that make the p99: the longest delay
+        stands for it then."""
+        return float(hist_quantile(self.counts, p if p < 0.99 or self.seconds >= _LONG_S else 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +128,8 @@ class LaneRecord:
     """The history of one lane (the queues that one lever moves together)."""
 
     cells: dict[int, _Cell] = field(default_factory=dict)
+    past: dict[int, list[_Cell]] = field(default_factory=dict)
+    """CPU → what was measured there under other loads, the latest last."""
     recent: deque[tuple[int, npt.NDArray[np.int64]]] = field(default_factory=deque)
     """(mono ns, growth over all CPUs) of the latest ticks."""
     rate_pps: float = 0.0
@@ -110,8 +141,42 @@ class LaneRecord:
     def forget(self) -> None:
         """Drop what was measured: another delay is measured from now on."""
         self.cells.clear()
+        self.past.clear()
         self.recent.clear()
         self.hook = None
+
+    def load_moved(self, latest_s: float) -> None:
+        """What was measured so far was under another load: it is remembered, but is not what is now.
+
+        The latest tick, of `latest_s`, was under both.
+        """
+        for cpu, cell in list(self.cells.items()):
+            if cell.before is not None:
+                cell.counts = cell.before
+                cell.seconds = max(0.0, cell.seconds - latest_s)
+            self.end_episode(cpu)
+        self.recent.clear()
+        self.hook = None
+
+    def end_episode(self, cpu: int) -> None:
+        """What is measured on a CPU from now on is kept apart from what was; that joins what was like it, and counts
+        more than that."""
+        cell = self.cells.pop(cpu)
+        others = []
+        for old in self.past.get(cpu, ()):
+            if _alike(old, cell.soft, cell.user):
+                cell.counts = cell.counts + _JOINED * old.counts
+                cell.seconds += _JOINED * old.seconds
+            else:
+                others.append(old)
+        if cell.counts.any():
+            self.past[cpu] = [*others, cell][-_EPISODES:]
+
+    def measured(self) -> Iterator[tuple[int, _Cell]]:
+        """(CPU, delays there) under each load that was seen, the present one first."""
+        yield from self.cells.items()
+        for cpu, cells in self.past.items():
+            yield from ((cpu, cell) for cell in reversed(cells))
 
     def where(self, now_ns: int) -> dict[int, float]:
         """CPU → share of the delays measured lately."""
@@ -166,7 +231,8 @@ class DelayModel:
             soft = share.softirq + share.irq
             user = max(0.0, share.busy - soft)
             if not state.seen:
-                state.soft, state.user, state.seen = soft, user, True
+                # Right after a move its share is known better than from one short step.
+                state.soft, state.user, state.seen = state.soft or soft, user, True
             else:
                 state.soft = keep * state.soft + (1 - keep) * soft
                 state.user = keep * state.user + (1 - keep) * user
@@ -196,14 +262,19 @@ class DelayModel:
                 continue
             grown = counts if grown is None else grown + counts
             cell = record.cells.get(cpu)
-            if cell is None or now_ns - cell.mono_ns > _FRESH_NS:
+            if cell is not None and now_ns - cell.mono_ns > _FRESH_NS:
+                record.end_episode(cpu)
+                cell = None
+            if cell is None:
                 cell = record.cells[cpu] = _Cell(np.zeros(HIST_BUCKETS), 0, 0.0)
             # Cells fade while they are in use; one that fell out of use stays as it was: what is remembered of it.
             if cell.mono_ns != now_ns:
-                cell.counts *= keep
+                cell.seconds += seconds
+                cell.before = cell.counts
+                cell.counts = cell.counts * keep
             cell.counts += counts
             cell.mono_ns = now_ns
-            cell.soft = self.soft(cpu)
+            cell.soft, cell.user, cell.rate_pps = self.soft(cpu), self.user(cpu), record.rate_pps
         if grown is not None:
             record.recent.append((now_ns, grown))
             while now_ns - record.recent[0][0] >= _FRESH_NS:
@@ -241,6 +312,13 @@ class DelayModel:
         self.log_bias = min(max(self.log_bias + 0.5 * ratio, -_MAX_BIAS), _MAX_BIAS)
         return ratio
 
+    def load_moved(self, shares: FloatArray) -> None:
+        """`shares`: of each CPU's time in softirqs and interrupts now, float64[CPU ids]; what was before is past."""
+        for cpu, share in enumerate(shares.tolist()):
+            if cpu in self.cpus:
+                self.cpus[cpu].soft = share
+                self.cpus[cpu].seen = False
+
     # ---- predicting ------------------------------------------------------------------------------------------
 
     def soft(self, cpu: int) -> float:
@@ -248,19 +326,27 @@ class DelayModel:
         state = self.cpus.get(cpu)
         return state.soft if state else 0.0
 
+    def user(self, cpu: int) -> float:
+        """Smoothed share of everything else that is not idle; 0 where never seen."""
+        state = self.cpus.get(cpu)
+        return state.user if state else 0.0
+
+    def load_signature(self) -> LoadSignature:
+        """Which CPUs are loaded with softirqs, and which with other work: what settings are good or bad under."""
+        return (
+            frozenset(cpu for cpu, state in self.cpus.items() if state.soft >= _LOADED),
+            frozenset(cpu for cpu, state in self.cpus.items() if state.user >= _BUSY),
+        )
+
     def own_share(self, record: LaneRecord) -> float:
         """The share of a CPU that serving the lane takes."""
         return min(record.rate_pps * self.service_ns / 1e9, 0.9)
 
     def base_ns(self, records: Iterable[LaneRecord]) -> float:
         """Delay of a packet that waits for nobody: the smallest 10th percentile on any CPU; 0 where unknown."""
-        cells = [
-            cell.counts
-            for record in records
-            for cell in record.cells.values()
-            if cell.counts.sum() >= _MIN_PACKETS
-        ]
-        return float(np.nanmin(hist_quantile(np.array(cells), _BASE_QUANTILE))) if cells else 0.0
+        cells = [cell for record in records for _, cell in record.measured() if cell.counts.any()]
+        known = [cell.counts for cell in cells if cell.is_enough] or [cell.counts for cell in cells]
+        return float(np.nanmin(hist_quantile(np.array(known), _BASE_QUANTILE))) if known else 0.0
 
     def residuals(self, records: Iterable[LaneRecord], base_ns: float, now_ns: int) -> dict[int, float]:
         """CPU → residual burst fitted from the delays measured there lately, ns."""
@@ -276,12 +362,10 @@ class DelayModel:
         fitted = {}
         for cpu, counts in by_cpu.items():
             rho = min(self.soft(cpu), _SATURATION)
-            if counts.sum() >= _MIN_PACKETS and rho > 0.05:
-                wait = max(float(hist_quantile(counts, 0.99)) - base_ns, 0.0)
-                # Of packets that were handed over, a part of the wait was on the CPU that polls.
-                here = math.sqrt(max(wait**2 - before_ns.get(cpu, 0.0) ** 2, 0.0))
-                residual = here * (1 - rho) / math.log(rho / 0.01)
-                fitted[cpu] = min(max(residual, _RESIDUAL_RANGE_NS[0]), _RESIDUAL_RANGE_NS[1])
+            if counts.sum() >= _MIN_PACKETS and rho > _RHO_FITTED:
+                fitted[cpu] = _residual_ns(
+                    float(hist_quantile(counts, 0.99)), base_ns, rho, before_ns.get(cpu, 0.0)
+                )
         return fitted
 
     def predictor(
@@ -290,18 +374,39 @@ class DelayModel:
         """What the lanes of one interface on NUMA node `node` may expect on these CPUs, from what is known now."""
         base_ns = self.base_ns(records)
         fitted = self.residuals(records, base_ns, now_ns)
-        usual = float(np.median(list(fitted.values()))) if fitted else _PRIOR_RESIDUAL_NS
+        bursts = self._bursts(records, base_ns, fitted)
         states = [self.cpus.get(cpu, CpuState()) for cpu in cpus]
         return Predictor(
             cpus=tuple(cpus),
             soft=np.array([state.soft for state in states]),
             user=np.array([state.user for state in states]),
-            residual_ns=np.array([fitted.get(cpu, usual) for cpu in cpus]),
+            residual_ns=np.array([fitted.get(cpu) or _like(bursts, self.soft(cpu)) for cpu in cpus]),
             base_ns=base_ns,
             penalty_ns=np.array([self._penalty_ns(cpu, node) for cpu in cpus]),
             scale=math.exp(self.log_bias),
             now_ns=now_ns,
+            kinds=tuple(self._kind(cpu) for cpu in cpus),
         )
+
+    def _kind(self, cpu: int) -> object:
+        """CPUs of one kind serve alike: of one node, one capacity, with or without a consumer of their own."""
+        own = self._topology.cpus.get(cpu)
+        return None if own is None else (own.node, own.capacity, cpu in self._consumers)
+
+    def _bursts(
+        self, records: Sequence[LaneRecord], base_ns: float, fitted: Mapping[int, float]
+    ) -> list[tuple[float, float]]:
+        """(softirq share, residual burst) of all that was fitted, now and under past loads: a load takes its bursts
+        along when it moves."""
+        bursts = [(self.soft(cpu), residual_ns) for cpu, residual_ns in fitted.items()]
+        for record in records:
+            for cells in record.past.values():
+                for cell in cells:
+                    if cell.soft > _RHO_FITTED:
+                        bursts.append(
+                            (cell.soft, _residual_ns(cell.quantile_ns(0.99), base_ns, cell.soft, 0.0))
+                        )
+        return bursts
 
     def _penalty_ns(self, cpu: int, node: int | None) -> float:
         penalty = _USER_NS * self.cpus.get(cpu, CpuState()).user
@@ -344,28 +449,54 @@ class Predictor:
     """What the CPU's place costs: another node, a busy sibling, a consumer there."""
     scale: float
     now_ns: int
+    kinds: tuple[object, ...] = ()
+    """What a CPU is: those of one kind serve alike."""
 
-    def p99_ns(self, record: LaneRecord, arriving: FloatArray, handover: Handover | None) -> FloatArray:
-        """Predicted p99, [CPU, case]; `arriving[CPU, case]`: by how much each CPU's softirq share changes."""
+    def p99_ns(
+        self, record: LaneRecord, arriving: FloatArray, handover: Handover | None, now_p99_ns: float
+    ) -> FloatArray:
+        """Predicted p99, [CPU, case]; `arriving[CPU, case]`: by how much each CPU's softirq share changes.
+
+        `now_p99_ns`: the lane's, measured where it is.
+        """
         rho = np.clip(self.soft[:, None] + arriving, 0.0, _SATURATION)
-        p99 = self._delay_ns(rho, 0.99, handover)
-        for i, cpu in enumerate(self.cpus):
-            cell = record.cells.get(cpu)
-            if cell is not None and self._is_known(cell):
-                measured = float(hist_quantile(cell.counts, 0.99))
-                p99[i] = np.where(np.abs(rho[i] - cell.soft) <= _LIKE_LOAD, measured, p99[i])
+        p99 = self._no_better_busier(record, rho, self._delay_ns(rho, 0.99, handover), now_p99_ns)
+        quantiles: dict[int, float] = {}
+        for i in range(len(self.cpus)):
+            for case in range(rho.shape[1]):
+                cell = self._known(record, i, float(rho[i, case]), handover)
+                if cell is None:
+                    break  # The further cases are further from what is known.
+                if id(cell) not in quantiles:
+                    quantiles[id(cell)] = cell.quantile_ns(0.99)
+                p99[i, case] = quantiles[id(cell)]
         return p99
 
-    def estimate(self, record: LaneRecord, cpu: int, arriving: float, handover: Handover | None) -> Estimate:
+    def _no_better_busier(
+        self, record: LaneRecord, rho: FloatArray, p99: FloatArray, now_p99_ns: float
+    ) -> FloatArray:
+        """Where more softirq work is in front of it than where it is, a lane waits no less, whatever the bursts that
+        were assumed say: only a measurement could tell."""
+        here = sum(
+            share * float(self.soft[self.cpus.index(cpu)])
+            for cpu, share in record.where(self.now_ns).items()
+            if cpu in self.cpus
+        )
+        busier = rho > here + _LIKE_LOAD
+        return np.where(busier, np.fmax(p99, now_p99_ns), p99)
+
+    def estimate(
+        self, record: LaneRecord, cpu: int, arriving: float, handover: Handover | None, now_p99_ns: float
+    ) -> Estimate:
         """The same for one CPU and case, with p50 and where it is from."""
         i = self.cpus.index(cpu)
         rho = np.clip(self.soft[:, None] + arriving, 0.0, _SATURATION)
-        cell = record.cells.get(cpu)
-        if cell is not None and self._is_known(cell) and abs(float(rho[i, 0]) - cell.soft) <= _LIKE_LOAD:
-            p50, p99 = hist_quantile(cell.counts, [0.5, 0.99])
-            return Estimate(float(p50), float(p99), "measured")
-        p50, p99 = (float(self._delay_ns(rho, p, handover)[i, 0]) for p in (0.5, 0.99))
-        return Estimate(p50, p99, "predicted")
+        cell = self._known(record, i, float(rho[i, 0]), handover)
+        if cell is not None:
+            return Estimate(cell.quantile_ns(0.5), cell.quantile_ns(0.99), "measured")
+        p50, p99 = (self._delay_ns(rho, p, handover) for p in (0.5, 0.99))
+        p99 = self._no_better_busier(record, rho, p99, now_p99_ns)
+        return Estimate(float(p50[i, 0]), float(p99[i, 0]), "predicted")
 
     def _delay_ns(self, rho: FloatArray, p: float, handover: Handover | None) -> FloatArray:
         residual = self.residual_ns[:, None]
@@ -388,8 +519,52 @@ class Predictor:
         fixed = base + self.penalty_ns[:, None] + _overcommit_ns(rho, self.user[:, None])
         return np.asarray(self.scale * (fixed + waits))
 
-    def _is_known(self, cell: _Cell) -> bool:
-        return self.now_ns - cell.mono_ns < _REMEMBER_NS and bool(cell.counts.sum() >= _MIN_PACKETS)
+    def _known(self, record: LaneRecord, i: int, rho: float, handover: Handover | None) -> _Cell | None:
+        """What was measured under a load most like that on CPU `i` with a softirq share `rho`.
+
+        What was measured on the CPU itself comes first, then what was on another of its kind: a load that moves makes
+        there the delays that it made here. Handed over, a packet's way from another CPU is another one.
+        """
+        cpu, user = self.cpus[i], float(self.user[i])
+        best: tuple[tuple[bool, bool, float], _Cell] | None = None
+        for where, cell in record.measured():
+            if where != cpu and (handover is not None or self.kinds[i] != self._kind_of(where)):
+                continue
+            if abs(cell.soft - rho) > _LIKE_LOAD or not self._counts(cell, record):
+                continue
+            rank = (abs(cell.user - user) > _LIKE_USER, where != cpu, abs(cell.soft - rho))
+            if best is None or rank < best[0]:
+                best = rank, cell
+        return best[1] if best else None
+
+    def _kind_of(self, cpu: int) -> object:
+        return self.kinds[self.cpus.index(cpu)] if cpu in self.cpus else None
+
+    def _counts(self, cell: _Cell, record: LaneRecord) -> bool:
+        """It is recent, enough, and of a rate like the lane's now, as far as that was known."""
+        if self.now_ns - cell.mono_ns >= _REMEMBER_NS or not cell.is_enough:
+            return False
+        if not cell.rate_pps or not record.rate_pps:
+            return True
+        return cell.rate_pps <= _LIKE_RATE * record.rate_pps and record.rate_pps <= _LIKE_RATE * cell.rate_pps
+
+
+def _alike(cell: _Cell, soft: float, user: float) -> bool:
+    return abs(cell.soft - soft) <= _LIKE_LOAD and abs(cell.user - user) <= _LIKE_USER
+
+
+def _residual_ns(p99_ns: float, base_ns: float, rho: float, before_ns: float) -> float:
+    """The residual burst that makes a p99 at a softirq share; `before_ns` of it were waited elsewhere."""
+    wait = max(p99_ns - base_ns, 0.0)
+    # Of packets that were handed over, a part of the wait was on the CPU that polls.
+    here = math.sqrt(max(wait**2 - before_ns**2, 0.0))
+    residual = here * (1 - rho) / math.log(rho / 0.01)
+    return min(max(residual, _RESIDUAL_RANGE_NS[0]), _RESIDUAL_RANGE_NS[1])
+
+
+def _like(bursts: Sequence[tuple[float, float]], soft: float) -> float:
+    """The burst of the load that is most like a softirq share."""
+    return min(bursts, key=lambda burst: abs(burst[0] - soft), default=(0.0, _PRIOR_RESIDUAL_NS))[1]
 
 
 def wait_ns(rho: FloatArray, p: float, residual_ns: FloatArray | float) -> FloatArray:

@@ -20,6 +20,8 @@ from agent.host.masks import CpuMask
 MIN_GAIN = 0.2
 MIN_GAIN_NS = 5_000.0
 MIN_PACKETS = 100
+# Right after a load came there are few; the interval of their p99 is as wide as they make it.
+HURRIED_PACKETS = 10
 _IMPOSSIBLE = 1e15
 
 
@@ -129,13 +131,22 @@ class _Move:
 
 
 def plan_interface(
-    ifname: str, lanes: Sequence[Lane], model: DelayModel, limits: Limits, now_ns: int
+    ifname: str,
+    lanes: Sequence[Lane],
+    model: DelayModel,
+    limits: Limits,
+    now_ns: int,
+    *,
+    hurried: bool = False,
 ) -> Plan:
     """Assign the interface's lanes to CPUs by predicted p99, weighted by their packet rates.
 
     A lane keeps its place unless another promises at least `MIN_GAIN` and `MIN_GAIN_NS`; a CPU that takes several lanes
     gets dearer with each. The assignment is solved by SciPy's `linear_sum_assignment` over CPUs repeated as often as
     they may be used, then predicted again as a whole, since moved load loads its new CPU.
+
+    `hurried`: a load has just come. Few packets are enough then, but of every lane that had some before: what delays
+    one delays the others too, and they move together or not at all.
     """
     movable = [lane for lane in lanes if not lane.held and lane.target is not None and lane.measure]
     if not movable:
@@ -146,13 +157,14 @@ def plan_interface(
     if not cpus:
         return _nothing(ifname, "every online CPU is isolated or nohz_full", "isolated CPUs")
     figures = {lane.queue: lane.record.now(now_ns) for lane in movable}
-    ready = [lane for lane in movable if figures[lane.queue].n >= MIN_PACKETS]
-    if not ready:
-        most = max(figure.n for figure in figures.values())
+    least = HURRIED_PACKETS if hurried else MIN_PACKETS
+    ready = [lane for lane in movable if figures[lane.queue].n >= least]
+    busy = [lane for lane in movable if lane.record.rate_pps >= MIN_PACKETS]
+    if not ready or (hurried and len(ready) < len(busy)):
+        some = [figure.n for figure in figures.values() if figure.n < least]
+        n = min(some) if hurried and some else max(figure.n for figure in figures.values())
         return _nothing(
-            ifname,
-            f"too few packets to tell: {most} measured lately, {MIN_PACKETS} wanted",
-            "too few packets",
+            ifname, f"too few packets to tell: {n} measured lately, {least} wanted", "too few packets"
         )
     chooser = _Chooser(ready, figures, cpus, model, limits, now_ns)
     moves = chooser.moves()
@@ -221,7 +233,9 @@ class _Chooser:
             weight = max(lane.record.rate_pps, 1.0)
             here = np.array([self._where[i].get(cpu, 0.0) for cpu in cpus])
             arriving = self._own[i] * (1 - here)[:, None] + further[None, :]
-            p99 = self._predictor.p99_ns(lane.record, arriving, self._handover(lane))
+            p99 = self._predictor.p99_ns(
+                lane.record, arriving, self._handover(lane), self._figures[lane.queue].p99_ns
+            )
             p99[~self._options(lane)] = np.inf
             cost[i, :columns] = np.minimum(weight * p99, _IMPOSSIBLE).ravel()
             stay = self._figures[lane.queue].p99_ns
@@ -241,7 +255,11 @@ class _Chooser:
         for i, cpu in sorted(picked.items()):
             lane = self._lanes[i]
             expected = self._predictor.estimate(
-                lane.record, cpu, arriving.get(cpu, 0.0), self._handover(lane)
+                lane.record,
+                cpu,
+                arriving.get(cpu, 0.0),
+                self._handover(lane),
+                self._figures[lane.queue].p99_ns,
             )
             moves.append(_Move(lane, cpu, self._value(lane, cpu), expected))
         return moves

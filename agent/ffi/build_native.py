@@ -360,6 +360,7 @@ _INCLUDES = """
 #include "clockwindows.h"
 #include "clockenvelope.h"
 #include "batchreplay.h"
+#include "loadwatch.h"
 
 /* sched_setattr(2): linux/sched/types.h and glibc's sched.h define sched_param both. */
 struct agent_sched_attr {
@@ -397,6 +398,7 @@ _HEADERS = (
     "clockwindows.h",
     "clockenvelope.h",
     "batchreplay.h",
+    "loadwatch.h",
 )
 _SOURCES = tuple(name.replace(".h", ".c") for name in _HEADERS)
 _INLINE_HEADERS = ("clockwide.h", "clockwhole.h")

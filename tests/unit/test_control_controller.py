@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from agent.control.controller import Controller
-from agent.control.events import ChangeEvent, ConflictEvent, EffectEvent, PlanEvent
+from agent.control.events import ChangeEvent, ConflictEvent, EffectEvent, Event, PlanEvent
 from agent.control.plan import render_reports
 from agent.errors import UsageError
 from agent.host.activity import CpuActivity, IrqActivity
@@ -79,6 +79,78 @@ def test_handing_over_does_not_help_against_a_wait_before_the_hook(tmp_path: Pat
     host.run(host.controller(), 100)
     assert host.masks() == ["0"] * 4
     assert not effects(host)
+
+
+def move_load(host: SimulatedHost, controller: Controller, soft: dict[int, float]) -> list[Event]:
+    """A load moves; the controller is told, and ticks."""
+    host.soft |= soft
+    host.residual_ns = 300_000.0
+    events = controller.load_moved(np.array([host.soft[cpu] for cpu in host.online]), host.now_ns)
+    host.events += events
+    return events + host.run(controller, 1)
+
+
+def test_a_load_that_comes_is_answered_in_the_tick_after(tmp_path: Path) -> None:
+    """No sustained wish and no long baseline is waited for where p99 is to be divided by two or more."""
+    host = SimulatedHost(tmp_path, rps="2")
+    host.soft[0] = 0.4
+    controller = host.controller()
+    host.run(controller, 30)
+    assert host.masks() == ["2"] * 4
+    move_load(host, controller, {0: 0.05, 1: 0.7})
+    assert host.masks() == ["0"] * 4
+    assert controller.in_flight
+    assert not controller.hurried
+    host.run(controller, 30)
+    assert effects(host)[-1].outcome == "kept"
+
+
+def test_a_load_that_comes_is_no_reason_for_a_small_gain(tmp_path: Path) -> None:
+    """It goes on as ever, and is not in a hurry for long."""
+    host = SimulatedHost(tmp_path, rps="2")
+    controller = host.controller()
+    host.run(controller, 30)
+    move_load(host, controller, {0: 0.45, 1: 0.45})
+    assert host.masks() == ["2"] * 4
+    assert controller.hurried
+    host.run(controller, 2)
+    assert not controller.hurried
+
+
+def test_a_load_that_moves_in_flight_ends_the_trial_and_is_answered(tmp_path: Path) -> None:
+    """The change is undone, then planned anew."""
+    host = SimulatedHost(tmp_path, rps="2")
+    controller = host.controller()
+    host.run(controller, 30)
+    move_load(host, controller, {0: 0.05, 1: 0.7})
+    host.run(controller, 3)
+    events = move_load(host, controller, {0: 0.7, 1: 0.05})
+    undecided = [event for event in events if isinstance(event, EffectEvent)]
+    assert [event.outcome for event in undecided] == ["undecided"]
+    assert host.masks() == ["2"] * 4
+
+
+def test_what_did_not_help_under_one_load_may_under_another(host: SimulatedHost) -> None:
+    """An idea is put aside for the load that it failed under."""
+    host.delay_on = lambda cpu: 100_000.0
+    controller = host.controller()
+    host.run(controller, 60)
+    assert effects(host)[-1].outcome == "rolled_back"
+    host.delay_on = lambda cpu: 2_000_000.0 if cpu == 1 else 20_000.0
+    move_load(host, controller, {0: 0.02, 1: 0.95})
+    host.run(controller, 30)
+    assert effects(host)[-1].outcome == "kept"
+    assert host.masks() == ["0"] * 4
+
+
+def test_observing_answers_nothing_but_tells_it(tmp_path: Path) -> None:
+    """`--observe` writes nothing, in a hurry either."""
+    host = SimulatedHost(tmp_path, rps="2")
+    controller = host.controller(observe_only=True)
+    host.run(controller, 30)
+    events = move_load(host, controller, {0: 0.05, 1: 0.7})
+    assert any(isinstance(event, PlanEvent) and event.changes and not event.applied for event in events)
+    assert host.masks() == ["2"] * 4
 
 
 def test_a_balanced_host_is_left_alone(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -48,10 +50,14 @@ class GuardBench:
         return TickSample(0.1, lanes, lost, out_of_order, cpus, disturbed, waiting_bytes)
 
     def judge(
-        self, before: list[TickSample], after: TickSample | list[TickSample], in_effect: bool = True
+        self,
+        before: list[TickSample],
+        after: TickSample | list[TickSample],
+        in_effect: bool = True,
+        hurried: bool = False,
     ) -> Verdict:
         """Apply, then show `after` again and again until there is a verdict."""
-        self.guard.begin(self.plan, before, {0: 0.02, 1: -0.02}, self.now_ns)
+        self.guard.begin(self.plan, before, {0: 0.02, 1: -0.02}, self.now_ns, hurried=hurried)
         start = self.now_ns
         for i in range(200):
             self.now_ns += TICK_NS
@@ -78,6 +84,31 @@ def test_better_is_kept(bench: GuardBench) -> None:
     verdict = bench.judge([bench.tick(50_000) for _ in range(20)], [bench.tick(25_000) for _ in range(40)])
     assert verdict.outcome == "kept"
     assert bench.took_s == pytest.approx(2.1, abs=0.2)
+
+
+def test_a_short_baseline_bounds_p99_from_below_only(bench: GuardBench) -> None:
+    """Half of the packets wait longer in rare bursts, of which some hundredths of a second show none."""
+    bursts = bench.tick(30_000, n=480).lanes[0] + bench.tick(900_000, n=20).lanes[0]
+    after = replace(bench.tick(30_000), lanes={0: bursts})
+    verdict = bench.judge([replace(bench.tick(60_000, n=100), seconds=0.025)], after, hurried=True)
+    assert verdict.outcome == "kept"
+    assert "too few" not in verdict.reason
+
+
+def test_what_is_worse_for_the_typical_packet_too_is_undone_also_in_a_hurry(bench: GuardBench) -> None:
+    """And sooner than otherwise."""
+    baseline = [replace(bench.tick(60_000, n=250), seconds=0.025)]
+    verdict = bench.judge(baseline, bench.tick(600_000), hurried=True)
+    assert verdict.outcome == "rolled_back"
+    assert verdict.is_harm
+    assert verdict.moved_p99_ns == verdict.after.p99_ns
+    assert bench.took_s <= 0.5
+
+
+def test_a_share_scatters_over_a_short_baseline(bench: GuardBench) -> None:
+    """A load that seems to have moved a little since is none that moved."""
+    baseline = [replace(bench.tick(80_000, n=250, soft=0.45), seconds=0.025)]
+    assert bench.judge(baseline, bench.tick(20_000, soft=0.1), hurried=True).outcome == "kept"
 
 
 def test_no_difference_is_undone(bench: GuardBench) -> None:

@@ -142,10 +142,92 @@ def test_a_measured_place_counts_more_than_a_predicted_one() -> None:
     model.observe_load(load(0.1, 0.5))
     slow = lane(model, 0, 1, 100_000, b"2\n", poll_cpu=1)
     counts = np.bincount(hist_bucket(np.full(2_000, 400_000)), minlength=HIST_BUCKETS)
+    slow.record.polled, slow.record.rate_pps = {1: 100.0}, 100.0
     model.observe_lane(slow.record, [0], {(0, 0): counts}, {}, 0.1, NOW_NS - 20_000_000_000)
-    slow.record.rate_pps = 100.0
     plan = plan_interface("eth0", [slow], model, limits(top), NOW_NS)
     assert plan.changes == ()
+
+
+def seen(
+    record: LaneRecord, model: DelayModel, cpu: int, delay_ns: int, seconds: float, ago_s: float
+) -> None:
+    """A lane's packets waited so long on a CPU, under the load that the model knows now."""
+    counts = np.bincount(hist_bucket(np.full(2_000, delay_ns)), minlength=HIST_BUCKETS)
+    model.observe_lane(record, [0], {(0, cpu): counts}, {}, seconds, NOW_NS - round(ago_s * 1e9))
+
+
+def napi_lane(record: LaneRecord, value: bytes) -> Lane:
+    """A queue whose thread's CPUs decide."""
+    target = Target("napi", "eth0", 0, Setting("affinity", "9", True))
+    return Lane("eth0", (0,), "napi", target, "hw_to_stack", value, "", record)
+
+
+def test_a_load_that_moved_makes_the_delays_there_that_it_made_here() -> None:
+    """CPU 1 never served under load; what was measured on CPU 0, which is of its kind, tells what to expect."""
+    top = topology(2)
+    model, record = DelayModel(top), LaneRecord()
+    model.observe_load(load(0.0, 0.4))
+    seen(record, model, 0, 50_000, 1.0, ago_s=2)
+    seen(record, model, 0, 50_000, 1.0, ago_s=1)
+    record.load_moved(1.0)
+    model.load_moved(np.array([0.4, 0.0]))
+    seen(record, model, 0, 4_000_000, 0.025, ago_s=0)
+    plan = plan_interface("eth0", [napi_lane(record, b"1\n")], model, limits(top), NOW_NS, hurried=True)
+    (change,) = plan.changes
+    assert change.after == b"2\n"
+    assert change.expected is not None
+    assert change.expected.p99_ns == pytest.approx(50_000, rel=0.05)
+
+
+def test_what_came_in_the_tick_in_which_the_load_moved_is_not_remembered() -> None:
+    """It was under both loads."""
+    record, model = LaneRecord(), DelayModel(topology(2))
+    model.observe_load(load(0.0, 0.4))
+    seen(record, model, 0, 50_000, 1.0, ago_s=2)
+    seen(record, model, 0, 9_000_000, 0.6, ago_s=1)
+    record.load_moved(0.6)
+    ((_, cell),) = record.measured()
+    assert cell.quantile_ns(0.99) == pytest.approx(50_000, rel=0.05)
+    assert cell.seconds == pytest.approx(1.0)
+
+
+def test_of_a_short_look_the_longest_delay_counts() -> None:
+    """It sees few of the bursts that make a p99."""
+    record, model = LaneRecord(), DelayModel(topology(2))
+    model.observe_load(load(0.4, 0.0))
+    delays = np.append(np.full(1_999, 50_000), 8_000_000)
+    counts = np.bincount(hist_bucket(delays), minlength=HIST_BUCKETS)
+    model.observe_lane(record, [0], {(0, 0): counts}, {}, 0.025, NOW_NS)
+    ((_, cell),) = record.measured()
+    assert cell.quantile_ns(0.99) == pytest.approx(8_000_000, rel=0.05)
+
+
+def test_more_load_in_front_is_never_expected_to_help() -> None:
+    """Whatever bursts are assumed: nobody measured there."""
+    top = topology(2)
+    model, record = DelayModel(top), LaneRecord()
+    model.observe_load(load(0.5, 0.0))
+    seen(record, model, 1, 2_000_000, 1.0, ago_s=0)
+    plan = plan_interface("eth0", [napi_lane(record, b"2\n")], model, limits(top), NOW_NS)
+    assert plan.changes == ()
+
+
+def test_in_a_hurry_few_packets_are_enough_but_of_every_lane() -> None:
+    """What delays one delays the others too: they move together or not at all."""
+    top = topology(2)
+    model = DelayModel(top)
+    model.observe_load(load(0.4, 0.0))
+    lanes = []
+    for queue, n in ((0, 12), (1, 2)):
+        record = LaneRecord(rate_pps=5_000.0, polled={0: 5_000.0})
+        delays = np.append(np.full(n - 2, 5_000_000), [50_000] * 2)
+        counts = np.bincount(hist_bucket(delays), minlength=HIST_BUCKETS)
+        model.observe_lane(record, [queue], {(queue, 0): counts}, {(queue, 0): n}, 0.025, NOW_NS)
+        target = Target("napi", "eth0", queue, Setting("affinity", str(queue), True))
+        lanes.append(Lane("eth0", (queue,), "napi", target, "hw_to_stack", b"3\n", "", record))
+    assert plan_interface("eth0", lanes, model, limits(top), NOW_NS).decided_by == "too few packets"
+    assert plan_interface("eth0", lanes, model, limits(top), NOW_NS, hurried=True).changes == ()
+    assert len(plan_interface("eth0", lanes[:1], model, limits(top), NOW_NS, hurried=True).changes) == 1
 
 
 def test_small_gains_are_not_worth_a_change() -> None:

@@ -16,5 +16,6 @@ _THEN = (
 
 @pytest.mark.parametrize(("began_at", "then"), [(0, "True 10 10"), (5, "False 5 5"), (19, "False 19 19")])
 def test_threads_give_way_unless_they_were_started_with_a_niceness(began_at: int, then: str) -> None:
+    """Whoever chose a niceness meant it."""
     command = ["nice", "-n", str(began_at), sys.executable, "-c", _THEN]
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip() == then
