@@ -192,8 +192,12 @@ class LaneRecord:
 
     def now(self, now_ns: int) -> Figures:
         """Delay in the last two seconds, over all CPUs that served the lane."""
-        counts = [grown for mono_ns, grown in self.recent if now_ns - mono_ns < _FRESH_NS]
+        counts = self.lately(now_ns)
         return figures(np.sum(counts, axis=0)[None, :]) if counts else NO_FIGURES
+
+    def lately(self, now_ns: int) -> list[npt.NDArray[np.int64]]:
+        """Growth of its histogram in each tick of the last two seconds."""
+        return [grown for mono_ns, grown in self.recent if now_ns - mono_ns < _FRESH_NS]
 
     def poll_cpu(self) -> int | None:
         """The CPU that polls nearly all of the lane's packets; None where several do."""

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from agent.control.actuators import Target
 from agent.control.assignment import linear_sum_assignment
 from agent.control.delaymodel import DelayModel, Estimate, Handover, LaneRecord
-from agent.control.quantiles import Figures
+from agent.control.quantiles import NO_FIGURES, Figures
+from agent.control.quantiles import figures as pool_figures
 from agent.host.cpus import CpuTopology
 from agent.host.masks import CpuMask
 
@@ -21,7 +22,7 @@ MIN_GAIN = 0.2
 MIN_GAIN_NS = 5_000.0
 MIN_PACKETS = 100
 # Right after a load came there are few; the interval of their p99 is as wide as they make it.
-HURRIED_PACKETS = 10
+HURRIED_PACKETS = 20
 _IMPOSSIBLE = 1e15
 
 
@@ -145,8 +146,8 @@ def plan_interface(
     gets dearer with each. The assignment is solved by SciPy's `linear_sum_assignment` over CPUs repeated as often as
     they may be used, then predicted again as a whole, since moved load loads its new CPU.
 
-    `hurried`: a load has just come. Few packets are enough then, but of every lane that had some before: what delays
-    one delays the others too, and they move together or not at all.
+    `hurried`: a load has just come. Few packets are enough then, and those of all lanes of a CPU count for each: what
+    delays one delays the others too.
     """
     movable = [lane for lane in lanes if not lane.held and lane.target is not None and lane.measure]
     if not movable:
@@ -157,14 +158,14 @@ def plan_interface(
     if not cpus:
         return _nothing(ifname, "every online CPU is isolated or nohz_full", "isolated CPUs")
     figures = {lane.queue: lane.record.now(now_ns) for lane in movable}
+    if hurried:
+        figures = _pooled(movable, now_ns)
     least = HURRIED_PACKETS if hurried else MIN_PACKETS
     ready = [lane for lane in movable if figures[lane.queue].n >= least]
-    busy = [lane for lane in movable if lane.record.rate_pps >= MIN_PACKETS]
-    if not ready or (hurried and len(ready) < len(busy)):
-        some = [figure.n for figure in figures.values() if figure.n < least]
-        n = min(some) if hurried and some else max(figure.n for figure in figures.values())
+    if not ready:
+        most = max(figure.n for figure in figures.values())
         return _nothing(
-            ifname, f"too few packets to tell: {n} measured lately, {least} wanted", "too few packets"
+            ifname, f"too few packets to tell: {most} measured lately, {least} wanted", "too few packets"
         )
     chooser = _Chooser(ready, figures, cpus, model, limits, now_ns)
     moves = chooser.moves()
@@ -197,6 +198,29 @@ def plan_interface(
     predicted = _weighted([(move.lane.record.rate_pps, move.expected.p99_ns) for move in worth])
     source = "measured" if all(move.expected.source == "measured" for move in worth) else "predicted"
     return Plan(ifname, changes, _describe(worth), _loads(worth, model, now_ns), moved_now, predicted, source)
+
+
+def _pooled(lanes: Sequence[Lane], now_ns: int) -> dict[int, Figures]:
+    """First queue of a lane → delay of all packets that were processed where it is, lately.
+
+    A lane that had none is where the others are: the load holds them up.
+    """
+    where = {}
+    for lane in lanes:
+        shares = lane.record.where(now_ns)
+        where[lane.queue] = max(shares, key=lambda cpu: shares[cpu]) if shares else None
+    known = [cpu for cpu in where.values() if cpu is not None]
+    usual = max(known, key=known.count) if known else None
+    by_cpu: dict[int | None, list[npt.NDArray[np.int64]]] = {}
+    for lane in lanes:
+        cpu = where[lane.queue] if where[lane.queue] is not None else usual
+        where[lane.queue] = cpu
+        by_cpu.setdefault(cpu, []).extend(lane.record.lately(now_ns))
+    figure = {
+        cpu: pool_figures(np.sum(rows, axis=0)[None, :]) if rows else NO_FIGURES
+        for cpu, rows in by_cpu.items()
+    }
+    return {lane.queue: figure[where[lane.queue]] for lane in lanes}
 
 
 class _Chooser:

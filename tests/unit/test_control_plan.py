@@ -212,22 +212,22 @@ def test_more_load_in_front_is_never_expected_to_help() -> None:
     assert plan.changes == ()
 
 
-def test_in_a_hurry_few_packets_are_enough_but_of_every_lane() -> None:
-    """What delays one delays the others too: they move together or not at all."""
+def test_in_a_hurry_the_few_packets_of_all_lanes_of_a_cpu_count_for_each() -> None:
+    """What delays one delays the others too, also that of which nothing came through yet: they move together."""
     top = topology(2)
     model = DelayModel(top)
     model.observe_load(load(0.4, 0.0))
     lanes = []
-    for queue, n in ((0, 12), (1, 2)):
+    for queue, n in ((0, 30), (1, 4), (2, 0)):
         record = LaneRecord(rate_pps=5_000.0, polled={0: 5_000.0})
-        delays = np.append(np.full(n - 2, 5_000_000), [50_000] * 2)
-        counts = np.bincount(hist_bucket(delays), minlength=HIST_BUCKETS)
-        model.observe_lane(record, [queue], {(queue, 0): counts}, {(queue, 0): n}, 0.025, NOW_NS)
+        delays = np.append(np.full(n, 5_000_000), [50_000] * (n // 4))
+        counts = np.bincount(hist_bucket(delays.astype(np.int64)), minlength=HIST_BUCKETS)
+        model.observe_lane(record, [queue], {(queue, 0): counts} if n else {}, {(queue, 0): n}, 0.025, NOW_NS)
         target = Target("napi", "eth0", queue, Setting("affinity", str(queue), True))
         lanes.append(Lane("eth0", (queue,), "napi", target, "hw_to_stack", b"3\n", "", record))
     assert plan_interface("eth0", lanes, model, limits(top), NOW_NS).decided_by == "too few packets"
-    assert plan_interface("eth0", lanes, model, limits(top), NOW_NS, hurried=True).changes == ()
-    assert len(plan_interface("eth0", lanes[:1], model, limits(top), NOW_NS, hurried=True).changes) == 1
+    plan = plan_interface("eth0", lanes, model, limits(top), NOW_NS, hurried=True)
+    assert {(change.queues, change.cpu) for change in plan.changes} == {((0,), 1), ((1,), 1), ((2,), 1)}
 
 
 def test_small_gains_are_not_worth_a_change() -> None:
