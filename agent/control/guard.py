@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -96,6 +96,14 @@ class _Flight:
     judged: list[TickSample] = field(default_factory=list)
     judging_since_ns: int = 0
     extended: bool = False
+    _before: dict[frozenset[int], Figures] = field(default_factory=dict)
+
+    def before(self, queues: Iterable[int]) -> Figures:
+        """The baseline's delay of some lanes: it does not change any more."""
+        key = frozenset(queues)
+        if key not in self._before:
+            self._before[key] = _span(self.baseline, set(key))
+        return self._before[key]
 
 
 class Guard:
@@ -162,7 +170,7 @@ class Guard:
         if flight.plan.source == "tx":
             return self._judge_tx(flight) if due else None
         moved = {queue for change in flight.plan.changes for queue in change.queues}
-        before, after = _span(flight.baseline, moved), _span(flight.judged, moved)
+        before, after = flight.before(moved), _span(flight.judged, moved)
         if after.n >= _MIN_PACKETS and _is_disaster(flight, before, after):
             return self._verdict(
                 flight, "rolled_back", "p99 got much worse at once", before, after, True, after.p99_ns
@@ -202,7 +210,7 @@ class Guard:
     def _judge_tx(self, flight: _Flight) -> Verdict:
         """A plan of transmit queues shows no receive delay to gain: it must end the sharing, and harm nothing."""
         lanes = {queue for tick in flight.baseline for queue in tick.lanes}
-        before, after = _span(flight.baseline, lanes), _span(flight.judged, lanes)
+        before, after = flight.before(lanes), _span(flight.judged, lanes)
         harm = _drops(flight) or (_worse(before, after) and "p99 of receiving got worse") or ""
         was = float(np.mean([tick.tx_shared for tick in flight.baseline])) if flight.baseline else 0.0
         now = flight.judged[-1].tx_shared
@@ -221,7 +229,7 @@ class Guard:
         if _harms(flight, before, after):
             return _P99_WORSE
         for queue in sorted({queue for tick in flight.baseline for queue in tick.lanes}):
-            one_before, one_after = _span(flight.baseline, {queue}), _span(flight.judged, {queue})
+            one_before, one_after = flight.before({queue}), _span(flight.judged, {queue})
             if min(one_before.n, one_after.n) >= _MIN_PACKETS and _harms(flight, one_before, one_after):
                 what = "moved with it" if queue in moved else "left where it was"
                 change = f"p99 {one_before.p99_ns / 1000:.1f} to {one_after.p99_ns / 1000:.1f} us"

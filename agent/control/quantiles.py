@@ -59,9 +59,11 @@ def figures(ticks: npt.NDArray[np.int64] | npt.NDArray[np.float64], seed: int = 
     for q, point in ((0.5, p50), (0.99, p99)):
         low, high = _rank_interval(total, q)
         if resampled is not None:
-            drawn = hist_quantile(resampled, q)
-            low = min(low, float(np.nanquantile(drawn, 0.025)))
-            high = max(high, float(np.nanquantile(drawn, 0.975)))
+            # Not np.nanquantile, which takes longer than all else here. NaN, of a draw without packets, sorts last.
+            drawn = np.sort(hist_quantile(resampled, q))
+            last = int(np.count_nonzero(~np.isnan(drawn))) - 1
+            low = min(low, float(drawn[round(0.025 * last)]))
+            high = max(high, float(drawn[round(0.975 * last)]))
         bounds.append((min(low, point), max(high, point)))
     return Figures(n, p50, *bounds[0], p99, *bounds[1])
 

@@ -34,10 +34,12 @@ def change(mono_ns: int, outcome: str = "applied") -> dict[str, object]:
 
 
 def test_p99_is_averaged_over_time() -> None:
-    """A quarter of the time at the delay of bucket 400 counts as a quarter."""
+    """A quarter of the time at the delay of bucket 400 counts as a quarter, of its logarithm or of itself."""
     low, high = (judge.mean_p99_us(consumer(*[b] * 5), 0, 5 * SLICE_NS) for b in (300, 400))
-    mixed = judge.mean_p99_us(consumer(*[400] * 5, *[300] * 15), 0, 20 * SLICE_NS)
-    assert mixed == pytest.approx(0.25 * high + 0.75 * low)
+    mixed = consumer(*[400] * 5, *[300] * 15)
+    assert judge.mean_p99_us(mixed, 0, 20 * SLICE_NS) == pytest.approx(high**0.25 * low**0.75)
+    plain = judge.mean_p99_us(mixed, 0, 20 * SLICE_NS, "arithmetic")
+    assert plain == pytest.approx(0.25 * high + 0.75 * low)
 
 
 def test_the_decision_is_the_first_change_of_the_phase() -> None:

@@ -116,7 +116,8 @@ class Testbed:
     `jump_at_s`: see `SimulatedPhc`. `rps_cpu`: where the static tuning steers the capture interface's packets
     (None: RPS off). `burn_us` × `noise_pps` is the softirq share that the noise takes of its CPU. `slice_ms`: how
     finely the consumer tells its delays over time. `noise_fifo`: real-time priority of the noise's sender (0: none),
-    with which it is sent on time whatever else its CPU does.
+    with which it is sent on time whatever else its CPU does. `noise_burst`: largest number of its packets that come at
+    once; from 2 on they all come in bursts, of any size up to this.
     Raises `UnsupportedError` when not root, `AgentError` when the kernel refuses a part.
     """
 
@@ -139,6 +140,7 @@ class Testbed:
     mtu: int = 1500
     slice_ms: int = 100
     noise_fifo: int = 0
+    noise_burst: int = 1
 
     gen: Namespace = field(init=False)
     cap: Namespace = field(init=False)
@@ -311,7 +313,8 @@ class Testbed:
     def start_noise(self) -> None:
         """Start the background load on the noise CPU."""
         args = self._sender_args(self.noise_pair, NOISE_PORT, 1, self.noise_pps, self.noise_cpu)
-        self._start("noise", self.gen, [*args, "--burst-percent", "0", "--fifo", str(self.noise_fifo)])
+        bursts = ["--burst", str(self.noise_burst), "--burst-percent", "100" if self.noise_burst > 1 else "0"]
+        self._start("noise", self.gen, [*args, *bursts, "--fifo", str(self.noise_fifo)])
 
     def move_noise(self, cpu: int) -> None:
         """Take the background load to another CPU, at once."""

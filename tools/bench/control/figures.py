@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -31,21 +31,19 @@ _QUIET_AFTER_S = 30.0
 _ASIDE_S = 20.0
 _GAIN_WORTH = 0.6
 _HOW = (
-    "the consumer's own clock, p99 of each 100 ms, averaged over a phase, geometric mean over the phases of "
+    "the consumer's own clock, p99 of each 100 ms, {mean} mean over a phase, geometric mean over the phases of "
     "tools/bench/control/scenario.py; the sides in turn, their order reversed each round, ratios within a round"
 )
 
 
 @dataclass(slots=True)
 class Rounds:
-    """One entry a round: p99 of each side in us, and the agent's runs."""
+    """One run a round of each side."""
 
-    defaults: list[float] = field(default_factory=list)
-    static: list[float] = field(default_factory=list)
-    oracle: list[float] = field(default_factory=list)
-    agent: list[float] = field(default_factory=list)
-    agent_runs: list[Run] = field(default_factory=list)
-    oracle_runs: list[Run] = field(default_factory=list)
+    defaults: list[Run] = field(default_factory=list)
+    static: list[Run] = field(default_factory=list)
+    oracle: list[Run] = field(default_factory=list)
+    agent: list[Run] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,8 @@ def measure(effort: Effort, pairs: int) -> list[Figure]:
         stationary_rounds = stationary(scene, table, effort, max(1, pairs // 4))
         ipis = aside(scene, effort, _few(pairs))
     return [
-        *_moving_figures(rounds, table),
+        *_moving_figures(rounds, table, "geometric"),
+        *_moving_figures(rounds, table, "arithmetic"),
         *_stationary_figures(stationary_rounds),
         *_reaction_figures(rounds, table),
         *_honesty_figures(rounds, table),
@@ -100,22 +99,14 @@ def moving(scene: Scene, table: judge.SweepTable, effort: Effort, count: int) ->
     static = judge.best_static(table, MOVING)
     best = [judge.oracle(table, phase) for phase in MOVING]
 
-    def agent() -> None:
-        rounds.agent_runs.append(scene.run_agent(MOVING, PHASE_S))
-        rounds.agent.append(judge.run_p99_us(rounds.agent_runs[-1]))
+    def fixed(into: list[Run], settings: Sequence[Setting]) -> None:
+        into.append(scene.run_static(MOVING, settings, PHASE_S))
 
-    def oracle() -> None:
-        rounds.oracle_runs.append(scene.run_static(MOVING, best, PHASE_S))
-        rounds.oracle.append(judge.run_p99_us(rounds.oracle_runs[-1]))
-
-    def fixed(into: list[float], setting: Setting) -> None:
-        into.append(judge.run_p99_us(scene.run_static(MOVING, [setting] * len(MOVING), PHASE_S)))
-
-    sides = [
-        lambda: fixed(rounds.defaults, DEFAULTS),
-        lambda: fixed(rounds.static, static),
-        agent,
-        oracle,
+    sides: list[Callable[[], None]] = [
+        lambda: fixed(rounds.defaults, [DEFAULTS] * len(MOVING)),
+        lambda: fixed(rounds.static, [static] * len(MOVING)),
+        lambda: rounds.agent.append(scene.run_agent(MOVING, PHASE_S)),
+        lambda: fixed(rounds.oracle, best),
     ]
     for number in range(count):
         effort.say(f"control: moving load, round {number + 1} of {count}")
@@ -164,37 +155,38 @@ def aside(scene: Scene, effort: Effort, times: int) -> list[float]:
 # ---- figures -------------------------------------------------------------------------------------------------
 
 
-def _moving_figures(rounds: Rounds, table: judge.SweepTable) -> list[Figure]:
+def _moving_figures(rounds: Rounds, table: judge.SweepTable, mean: judge.Mean) -> list[Figure]:
+    defaults, static, oracle, agent = (
+        [judge.run_p99_us(run, mean) for run in runs]
+        for runs in (rounds.defaults, rounds.static, rounds.oracle, rounds.agent)
+    )
     detail = {
-        "how": _HOW,
-        "defaults, us": float(np.median(rounds.defaults)),
-        "best single static, us": float(np.median(rounds.static)),
-        "oracle, us": float(np.median(rounds.oracle)),
-        "agent, us": float(np.median(rounds.agent)),
+        "how": _HOW.format(mean=mean),
+        "defaults, us": float(np.median(defaults)),
+        "best single static, us": float(np.median(static)),
+        "oracle, us": float(np.median(oracle)),
+        "agent, us": float(np.median(agent)),
         "best single static setting": setting_text(judge.best_static(table, MOVING)),
         "oracle's settings": {str(p): setting_text(judge.oracle(table, p)) for p in dict.fromkeys(MOVING)},
     }
-    by_static = [a / s for a, s in zip(rounds.agent, rounds.static, strict=True)]
-    by_default = [a / d for a, d in zip(rounds.agent, rounds.defaults, strict=True)]
-    gains_static = np.median(rounds.oracle) <= _GAIN_WORTH * np.median(rounds.static)
-    gains_default = np.median(rounds.oracle) <= 0.4 * np.median(rounds.defaults)
-    closed = [
-        judge.gap_closed(s, o, a)
-        for s, o, a in zip(rounds.static, rounds.oracle, rounds.agent, strict=True)
-        if s > o
-    ]
+    by_static = [a / s for a, s in zip(agent, static, strict=True)]
+    by_default = [a / d for a, d in zip(agent, defaults, strict=True)]
+    gains_static = np.median(oracle) <= _GAIN_WORTH * np.median(static)
+    gains_default = np.median(oracle) <= 0.4 * np.median(defaults)
+    closed = [judge.gap_closed(s, o, a) for s, o, a in zip(static, oracle, agent, strict=True) if s > o]
+    names, over = ("", "") if mean == "geometric" else (", arithmetic", "; arithmetic mean over time")
     figures = [
         _figure(
-            "moving / static",
-            "moving load: p99, agent / best single static setting",
+            f"moving / static{names}",
+            f"moving load: p99, agent / best single static setting{over}",
             by_static,
             0.6 if gains_static else 1.05,
             "at most",
             detail,
         ),
         _figure(
-            "moving / defaults",
-            "moving load: p99, agent / kernel defaults",
+            f"moving / defaults{names}",
+            f"moving load: p99, agent / kernel defaults{over}",
             by_default,
             0.4 if gains_default else 1.05,
             "at most",
@@ -204,8 +196,8 @@ def _moving_figures(rounds: Rounds, table: judge.SweepTable) -> list[Figure]:
     if closed:
         figures.append(
             _figure(
-                "gap closed",
-                "moving load: share of the gap from the best single static setting to the oracle, in log p99",
+                f"gap closed{names}",
+                f"moving load: share of the gap from the best single static setting to the oracle, in log p99{over}",
                 closed,
                 0.8,
                 "at least",
@@ -248,7 +240,7 @@ def _stationary_figures(rounds: Stationary) -> list[Figure]:
 
 def _reaction_figures(rounds: Rounds, table: judge.SweepTable) -> list[Figure]:
     decisions, recoveries = [], []
-    for run, best in zip(rounds.agent_runs, rounds.oracle_runs, strict=True):
+    for run, best in zip(rounds.agent, rounds.oracle, strict=True):
         for span, oracle_span in zip(run.spans[1:], best.spans[1:], strict=True):
             if not judge.asks_for_an_answer(span, table):
                 continue
@@ -284,7 +276,7 @@ def _reaction_figures(rounds: Rounds, table: judge.SweepTable) -> list[Figure]:
 
 
 def _honesty_figures(rounds: Rounds, table: judge.SweepTable) -> list[Figure]:
-    worse = [judge.worse_and_stayed(run, table) for run in rounds.agent_runs]
+    worse = [judge.worse_and_stayed(run, table) for run in rounds.agent]
     figures = [
         Figure(
             name="worse and stayed",
@@ -294,11 +286,11 @@ def _honesty_figures(rounds: Rounds, table: judge.SweepTable) -> list[Figure]:
             target=0.0,
             direction="exactly",
             spread=None,
-            samples=sum(len(run.spans) for run in rounds.agent_runs),
+            samples=sum(len(run.spans) for run in rounds.agent),
             detail={"how": "by the sweep: its steady p99 above 1.25 of that of the setting before"},
         )
     ]
-    ratios = [pair for run in rounds.agent_runs for pair in judge.log_ratios(run.frames)]
+    ratios = [pair for run in rounds.agent for pair in judge.log_ratios(run.frames)]
     if ratios:
         ablation, _ = median_with_bootstrap([unpredicted for _, unpredicted in ratios])
         figures.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +20,21 @@ _RECOVERED = 1.2
 _WORSE = 1.25
 
 
-def mean_p99_us(report: ConsumerReport, start_ns: int, end_ns: int) -> float:
+Mean = Literal["geometric", "arithmetic"]
+"""How p99 is averaged over time. In the geometric mean every moment counts alike by its ratio, as every phase does; in
+the arithmetic one a twentieth of the time at twenty times the p99 counts as much as all the rest."""
+
+
+def mean_p99_us(report: ConsumerReport, start_ns: int, end_ns: int, mean: Mean = "geometric") -> float:
     """p99 averaged over time: the mean of the p99 of each 100 ms that lies wholly within the span, us.
 
-    The p99 of a whole span would be that of its worst hundredth, however good the rest is; in this each moment counts
-    alike, those in which a move is not answered yet as well. NaN where nothing was received.
+    The p99 of a whole span would be that of its worst hundredth, however good the rest is; in this each moment counts,
+    those in which a move is not answered yet as well. NaN where nothing was received.
     """
     p99 = _p99s_us(report, start_ns, end_ns)
-    return float(np.nanmean(p99)) if np.isfinite(p99).any() else math.nan
+    if not np.isfinite(p99).any():
+        return math.nan
+    return float(np.nanmean(p99) if mean == "arithmetic" else np.exp(np.nanmean(np.log(p99))))
 
 
 def typical_p99_us(run: Run, span: Span) -> float:
@@ -40,14 +47,14 @@ def _p99s_us(report: ConsumerReport, start_ns: int, end_ns: int) -> npt.NDArray[
     return np.array(report.timeline_us(start_ns, step_ns, (end_ns - start_ns) // step_ns, 0.99))
 
 
-def run_p99_us(run: Run) -> float:
+def run_p99_us(run: Run, mean: Mean = "geometric") -> float:
     """The geometric mean over a run's phases of `mean_p99_us`: none outweighs the others by its scale."""
-    return float(np.exp(np.mean([np.log(span_p99_us(run, span)) for span in run.spans])))
+    return float(np.exp(np.mean([np.log(span_p99_us(run, span, mean)) for span in run.spans])))
 
 
-def span_p99_us(run: Run, span: Span) -> float:
+def span_p99_us(run: Run, span: Span, mean: Mean = "geometric") -> float:
     """`mean_p99_us` of one phase of a run."""
-    return mean_p99_us(run.consumer, span.start_ns, span.end_ns)
+    return mean_p99_us(run.consumer, span.start_ns, span.end_ns, mean)
 
 
 def decision_ms(span: Span, frames: Sequence[dict[str, Any]]) -> float | None:

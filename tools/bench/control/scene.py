@@ -21,6 +21,7 @@ from tools.bench.control.scenario import (
     BURN_US,
     DEFAULTS,
     FLOWS,
+    NOISE_BURST,
     NOISE_FIFO,
     NOISE_PPS,
     QUEUES,
@@ -72,6 +73,7 @@ class Scene:
             burn_us=BURN_US,
             noise_pps=NOISE_PPS,
             noise_fifo=NOISE_FIFO,
+            noise_burst=NOISE_BURST,
             slice_ms=SLICE_MS,
         )
         self._stack = ExitStack()
