@@ -57,6 +57,11 @@ _VANISHED_NS = 5_000_000_000
 # this, and then it goes on as ever.
 _HURRY_GAIN = 2.0
 _HURRY_NS = 150_000_000
+# Answers in a hurry that gain nothing, so many in a row, are paused for this time, then for twice that: what comes and
+# goes in bursts is no load that moved.
+_HURRIED_IN_VAIN = 2
+_HURRY_PAUSE_NS = 30_000_000_000
+_HURRY_PAUSE_MAX_NS = 600_000_000_000
 # An idea that was put aside is not any more where p99 now is above that under it by this factor.
 _REGRET = 2.0
 _UNMEASURED = (NO_FIGURES, NO_FIGURES)
@@ -162,7 +167,8 @@ class Controller:
         self._last_ns = 0
         self._flight_seen_ns = 0
         self._next_plan_ns = 0
-        self._hurry_until_ns = 0
+        self._hurry_until_ns = self._no_hurry_until_ns = 0
+        self._hurried_in_vain = 0
         self._level = "full"
         self.notes: list[str] = self._beginning()
         for state in self._interfaces.values():
@@ -226,6 +232,8 @@ class Controller:
         """
         events: list[Event] = []
         if self._in_flight is not None:
+            if self._guard.hurried:
+                self._count_hurried(False, now_ns)
             self._abandon("the load moved meanwhile", events, now_ns)
         self._model.load_moved(shares)
         for state in self._interfaces.values():
@@ -233,7 +241,7 @@ class Controller:
             state.history.clear()
             for lane in state.lanes:
                 lane.record.load_moved(latest_s)
-        if self._level not in ("frozen", "safe"):
+        if self._level not in ("frozen", "safe") and now_ns >= self._no_hurry_until_ns:
             self._hurry_until_ns = now_ns + _HURRY_NS
         return events
 
@@ -595,12 +603,14 @@ class Controller:
             if self._lost_to_others(state, made, events, now_ns):
                 self._abandon("somebody else changed one of its settings", events, now_ns)
                 return
-        plan, own_shares = self._guard.plan, self._guard.own_shares
+        plan, own_shares, hurried = self._guard.plan, self._guard.own_shares, self._guard.hurried
         verdict = self._guard.update(sample, self._is_in_effect(made), now_ns)
         if verdict is None or plan is None:
             return
         self._in_flight = None
         self._next_plan_ns = now_ns + _REST_NS
+        if hurried:
+            self._count_hurried(verdict.is_gain, now_ns)
         if verdict.outcome != "undecided":
             self._learn_service(verdict, own_shares)
         if verdict.outcome == "kept":
@@ -627,6 +637,14 @@ class Controller:
         events.append(event)
         if verdict.outcome != "kept":
             self._undo(event, made, verdict.reason, events, now_ns)
+
+    def _count_hurried(self, is_gain: bool, now_ns: int) -> None:
+        """Pause the hurry where it has led to nothing lately."""
+        self._hurried_in_vain = 0 if is_gain else self._hurried_in_vain + 1
+        further = self._hurried_in_vain - _HURRIED_IN_VAIN
+        if further >= 0:
+            pause_ns = min(_HURRY_PAUSE_NS << min(further, 10), _HURRY_PAUSE_MAX_NS)
+            self._no_hurry_until_ns = now_ns + pause_ns
 
     def _learn_service(self, verdict: Verdict, own_shares: Mapping[int, float]) -> None:
         """What a packet costs is seen on the CPUs that it left and came to, whether that helped or not."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -83,6 +83,8 @@ class Verdict:
     """Something got worse, and not only no better."""
     moved_p99_ns: float = math.nan
     """Delay of what was moved, where that alone decided."""
+    is_gain: bool = False
+    """It is better beyond noise."""
 
 
 @dataclass(slots=True)
@@ -117,6 +119,11 @@ class Guard:
     def plan(self) -> Plan | None:
         """The plan in flight."""
         return self._flight.plan if self._flight else None
+
+    @property
+    def hurried(self) -> bool:
+        """The plan in flight answers a load that has just moved."""
+        return self._flight is not None and self._flight.hurried
 
     @property
     def own_shares(self) -> Mapping[int, float]:
@@ -195,7 +202,8 @@ class Guard:
         if load and flight.extended:
             return self._verdict(flight, "undecided", load, before, after)
         if not load and better:
-            return self._verdict(flight, "kept", relief or "better beyond noise", before, after)
+            verdict = self._verdict(flight, "kept", relief or "better beyond noise", before, after)
+            return replace(verdict, is_gain=True)
         if not load and flight.hurried:
             # Those packets that a load holds up most had not come yet when it was answered.
             return self._verdict(

@@ -130,6 +130,21 @@ def test_a_load_that_moves_in_flight_ends_the_trial_and_is_answered(tmp_path: Pa
     assert host.masks() == ["2"] * 4
 
 
+def test_bursts_that_come_and_go_are_not_answered_again_and_again(tmp_path: Path) -> None:
+    """After two answers that gained nothing the hurry pauses, and it goes on as ever."""
+    host = SimulatedHost(tmp_path, rps="2")
+    controller = host.controller()
+    host.run(controller, 30)
+    for _ in range(6):
+        for soft in ({0: 0.05, 1: 0.7}, {0: 0.7, 1: 0.05}):
+            move_load(host, controller, soft)
+            host.run(controller, 3)
+    answers = [event for event in host.events if isinstance(event, PlanEvent) and event.applied]
+    assert 2 <= len(answers) <= 3
+    move_load(host, controller, {0: 0.05, 1: 0.7})
+    assert not controller.hurried
+
+
 def test_what_did_not_help_under_one_load_may_under_another(host: SimulatedHost) -> None:
     """An idea is put aside for the load that it failed under."""
     host.delay_on = lambda cpu: 100_000.0
